@@ -1,0 +1,199 @@
+"""A job: where a workflow starts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from headrace.api.stream import Path, Stream, step_options
+from headrace.connect.sink import Sink
+from headrace.connect.source import Source
+from headrace.errors import GraphError
+from headrace.graph.nodes import Constraint, Graph, Node, OnError, SourceNode
+from headrace.graph.reducers import UserReducer
+from headrace.graph.validate import validate
+from headrace.graph.windows import WholeInput, Window
+from headrace.units import Duration, duration_us
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+
+
+class Job:
+    """A workflow under construction. ``graph()`` gives it as frozen, validated data.
+
+    ``on_error``: what happens when a user's function raises or a record cannot be read: ``"fail"``
+    stops the job with a message that names step, record and line; ``"skip"`` counts and goes on.
+    ``dead_letter``: a sink that receives skipped records with the reason.
+    """
+
+    def __init__(self, name: str, *, on_error: OnError = "fail", dead_letter: Sink | None = None) -> None:
+        if not _NAME.fullmatch(name):
+            raise GraphError(f"job name {name!r}: use letters, digits, '-', '_' and '.', at most 100")
+        if on_error not in ("fail", "skip"):
+            raise GraphError(f"job {name!r}: on_error={on_error!r} is not 'fail' or 'skip'")
+        self.name = name
+        self._on_error: OnError = "skip" if dead_letter is not None else on_error
+        self._dead_letter = dead_letter
+        self._nodes: dict[str, Node] = {}
+        self._constraints: list[Constraint] = []
+
+    def source(
+        self,
+        name: str,
+        source: Source,
+        *,
+        event_time: str | None = None,
+        time_unit: str | None = None,
+        lateness: Duration = 0,
+        idle: Duration | None = None,
+        **options: Any,
+    ) -> Stream:
+        """Read records.
+
+        ``event_time``: the column that says when a record happened (a timestamp, ISO text, a whole
+        number of milliseconds or a float of seconds; ``time_unit`` says otherwise). ``lateness``: how
+        far out of order records may be. ``idle``: silence after which a live source no longer holds
+        back the others' windows.
+        """
+        if time_unit not in (None, "s", "ms", "us", "ns"):
+            raise GraphError(f"source {name!r}: time_unit={time_unit!r} is not 's', 'ms', 'us' or 'ns'")
+        node = SourceNode(
+            name,
+            source,
+            event_time,
+            time_unit,
+            duration_us(lateness, "lateness"),
+            duration_us(idle, "idle") if idle is not None else None,
+            step_options(name, options),
+        )
+        return self.add(node)
+
+    def constrain(
+        self,
+        path: Path,
+        *,
+        mean: Duration | None = None,
+        over: Duration = "5 s",
+        p95: Duration | None = None,
+        p99: Duration | None = None,
+    ) -> None:
+        """Bound the latency of a path: its mean, or a quantile, over any span of ``over``."""
+        if path.job is not self:
+            raise GraphError("the path belongs to another job")
+        bounds = [(None, mean), (0.95, p95), (0.99, p99)]
+        given = [(q, value) for q, value in bounds if value is not None]
+        if len(given) != 1:
+            raise GraphError(f"constrain({path.start} >> {path.end}) takes exactly one of mean=, p95=, p99=")
+        quantile, bound = given[0]
+        bound_us = duration_us(bound, "bound")
+        if bound_us <= 0:
+            raise GraphError(f"constrain({path.start} >> {path.end}): the bound must be more than zero")
+        self._constraints.append(
+            Constraint(
+                path.start,
+                path.end,
+                duration_us(over, "over"),
+                mean_us=bound_us if quantile is None else None,
+                quantile=quantile,
+                quantile_us=bound_us if quantile is not None else None,
+            )
+        )
+
+    def map_reduce(
+        self,
+        name: str,
+        *,
+        inputs: Sequence[Stream],
+        map: Callable[[dict[str, Any]], Iterable[tuple[Any, Any]]],
+        reduce: Callable[[Any, list[Any]], Any],
+        combine: Callable[[Any, list[Any]], Any] | None = None,
+        window: Window | None = None,
+    ) -> Stream:
+        """A classic MapReduce program as a step: rows of ``key`` and ``value``.
+
+        ``map(record)`` yields (key, value) pairs, ``combine(key, values)`` shrinks values to one,
+        ``reduce(key, values)`` gives the key's result. Without a window, results come at the end.
+        """
+        if not inputs:
+            raise GraphError(f"map_reduce {name!r} needs at least one input stream")
+        merged = inputs[0] if len(inputs) == 1 else inputs[0].union(*inputs[1:], name=f"{name}.inputs")
+        pairs = merged.flat_map(_Pairs(map), name=f"{name}.map")
+        values = _Values(combine)
+        grouped = UserReducer(init=list, update=values.update, combine=values.combine, finalize=values.finish)
+        reduced = (
+            pairs.key_by("key").window(window or WholeInput()).reduce(name=f"{name}.group", values=grouped)
+        )  # fmt: skip
+        return reduced.map(_Reduced(reduce), name=name)
+
+    def graph(self, *, need_sink: bool = True) -> Graph:
+        """The job as frozen data; raises GraphError if it is not a legal workflow."""
+        graph = Graph(self.name, tuple(self._nodes.values()), tuple(self._constraints), self._on_error, self._dead_letter)
+        validate(graph, need_sink=need_sink)
+        return graph
+
+    def add(self, node: Node) -> Stream:
+        """Add a step (used by streams)."""
+        if not _NAME.fullmatch(node.name):
+            raise GraphError(f"step name {node.name!r}: use letters, digits, '-', '_' and '.', at most 100")
+        if node.name in self._nodes:
+            raise GraphError(
+                f"job {self.name!r} already has a step {node.name!r}; a name is the key of a step's state: choose another"
+            )
+        self._nodes[node.name] = node
+        return Stream(self, node.name)
+
+    def auto_name(self, kind: str, after: str) -> str:
+        """A name for an unnamed step: stable as long as the workflow around it is."""
+        name, n = f"{after}.{kind}", 2
+        while name in self._nodes:
+            name, n = f"{after}.{kind}{n}", n + 1
+        return name
+
+
+class _Pairs:
+    """``map`` of a MapReduce program as a flat_map step."""
+
+    def __init__(self, fn: Callable[[dict[str, Any]], Iterable[tuple[Any, Any]]]) -> None:
+        self.fn = fn
+
+    def __call__(self, record: dict[str, Any]) -> list[dict[str, Any]]:
+        return [{"key": key, "value": value} for key, value in self.fn(record)]
+
+
+class _Values:
+    """A key's values as reducer state: ``[key, [values]]``, shrunk by ``combine`` as they gather."""
+
+    SHRINK_AT = 64
+
+    def __init__(self, combine: Callable[[Any, list[Any]], Any] | None) -> None:
+        self.fn = combine
+
+    def update(self, state: list[Any], record: dict[str, Any]) -> list[Any]:
+        values = state[1] if state else []
+        values.append(record["value"])
+        return self._shrunk(record["key"], values)
+
+    def combine(self, one: list[Any], other: list[Any]) -> list[Any]:
+        if not one or not other:
+            return one or other
+        return self._shrunk(one[0], [*one[1], *other[1]])
+
+    def _shrunk(self, key: Any, values: list[Any]) -> list[Any]:
+        if self.fn is not None and len(values) >= self.SHRINK_AT:
+            values = [self.fn(key, values)]
+        return [key, values]
+
+    def finish(self, state: list[Any]) -> list[Any]:
+        values: list[Any] = state[1] if state else []
+        return values
+
+
+class _Reduced:
+    """``reduce`` of a MapReduce program as a map step."""
+
+    def __init__(self, fn: Callable[[Any, list[Any]], Any]) -> None:
+        self.fn = fn
+
+    def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
+        return {"key": record["key"], "value": self.fn(record["key"], record["values"])}

@@ -1,0 +1,100 @@
+"""The driver's end: one thread that serves all workers."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import msgpack
+import zmq
+from zmq.auth.thread import ThreadAuthenticator
+
+from headrace.channel.keys import Address, RunKeys
+
+_log = logging.getLogger("headrace.channel")
+_POLL_MS = 50
+
+Body = dict[str, Any]
+Reply = tuple[bytes, str, Body]
+"""To whom, kind, body."""
+
+
+class ChannelServer:
+    """Calls ``on_message(sender, kind, body)`` for each message; what it returns is sent.
+
+    ``send`` may be called from any thread. ``on_tick`` is called about twenty times a second.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        on_message: Callable[[bytes, str, Body], list[Reply]],
+        on_tick: Callable[[], list[Reply]] = lambda: [],
+    ) -> None:
+        self._on_message, self._on_tick = on_message, on_tick
+        keys = RunKeys.make()
+        self._context = zmq.Context()
+        self._authenticator = ThreadAuthenticator(self._context)
+        self._authenticator.start()
+        self._authenticator.configure_curve_callback("*", _OnlyKey(keys.client_public))
+        self._socket = self._context.socket(zmq.ROUTER)
+        self._socket.curve_server = True
+        self._socket.curve_publickey, self._socket.curve_secretkey = keys.server_public, keys.server_secret
+        self._socket.linger = 0
+        port = self._socket.bind_to_random_port(f"tcp://{host}")
+        self.address: Address = keys.address(f"tcp://{host}:{port}")
+        self._outbox: queue.SimpleQueue[Reply] = queue.SimpleQueue()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._serve, name="headrace-channel", daemon=True)
+        self._thread.start()
+
+    def send(self, to: bytes, kind: str, body: Body) -> None:
+        self._outbox.put((to, kind, body))
+
+    def close(self) -> None:
+        self._stopping.set()
+        self._thread.join(5)
+        self._authenticator.stop()
+        self._socket.close()
+        self._context.term()
+
+    def _serve(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                ready = self._socket.poll(_POLL_MS)
+                replies = []
+                while ready:
+                    sender, data = self._socket.recv_multipart()
+                    replies += self._handle(sender, data)
+                    ready = self._socket.poll(0)
+                replies += self._on_tick()
+            except zmq.ZMQError:
+                return
+            except Exception:
+                _log.exception("a control message could not be handled")
+                continue
+            while not self._outbox.empty():
+                replies.append(self._outbox.get())
+            for to, kind, body in replies:
+                self._socket.send_multipart([to, msgpack.packb([kind, body])])
+
+    def _handle(self, sender: bytes, data: bytes) -> list[Reply]:
+        try:
+            kind, body = msgpack.unpackb(data, strict_map_key=False)
+        except (ValueError, TypeError, msgpack.UnpackException):
+            _log.warning("dropped a control message that is not msgpack")
+            return []
+        return self._on_message(sender, kind, body)
+
+
+class _OnlyKey:
+    """Lets in holders of one public key."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+
+    def callback(self, domain: str, key: bytes) -> bool:
+        return key == self._key

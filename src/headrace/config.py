@@ -1,0 +1,78 @@
+"""Settings of one run. Users give them to ``hr.run`` or the command line; workers get them whole."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal
+
+from headrace.errors import ConfigError
+from headrace.units import Duration, duration_s, size_bytes
+
+Mode = Literal["realtime", "microbatch", "batch"]
+MODES: tuple[Mode, ...] = ("realtime", "microbatch", "batch")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How a job runs.
+
+    ``epoch_s`` is the time between commits: shorter means less to redo after a failure, longer
+    means fewer gaps of about 0.3 s in which Spark starts the next epoch. ``cut_s`` is the longest
+    time a record waits in an output buffer, ``cut_bytes`` the size at which one is cut at once.
+    """
+
+    mode: Mode = "realtime"
+    parallelism: int = 2
+    slices: int = 64
+    epoch_s: float = 60.0
+    cut_s: float = 0.005
+    cut_bytes: int = 1_000_000
+    poll_rows: int = 131_072
+    queue_bytes: int = 64_000_000
+    report_s: float = 1.0
+    sample_share: float = 0.1
+    idle_s: float = 1.0
+    join_timeout_s: float = 60.0
+    max_attempts: int = 3
+    restart_backoff_s: float = 0.5
+    trigger_s: float = 0.0
+    debug_state: bool = False
+
+    @staticmethod
+    def of(**options: Any) -> Settings:
+        """Settings from what users write: ``epoch="30 s"``, ``cut="10 ms"``, ``parallelism=4``.
+
+        >>> Settings.of(epoch="30 s", cut="10 ms").cut_s
+        0.01
+        """
+        known = {f.name for f in fields(Settings)}
+        durations = {name[:-2] for name in known if name.endswith("_s")}
+        sizes = {name[:-6] for name in known if name.endswith("_bytes")}
+        values: dict[str, Any] = {}
+        for name, value in options.items():
+            if name in durations:
+                values[f"{name}_s"] = duration_s(value, name)
+            elif name in sizes:
+                values[f"{name}_bytes"] = size_bytes(value, name)
+            elif name in known:
+                values[name] = value
+            else:
+                raise ConfigError(f"unknown setting {name!r}; known: {', '.join(sorted(durations | sizes | known))}")
+        settings = replace(Settings(), **values)
+        settings._check()
+        return settings
+
+    def _check(self) -> None:
+        if self.mode not in MODES:
+            raise ConfigError(f"mode {self.mode!r} is not one of {', '.join(MODES)}")
+        for name, least in (("parallelism", 1), ("slices", 1), ("poll_rows", 1), ("max_attempts", 1)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < least:
+                raise ConfigError(f"{name} must be a whole number of at least {least}, not {value!r}")
+        if self.slices > 65_535:
+            raise ConfigError(f"slices must be at most 65535, not {self.slices}")
+        if self.epoch_s < 1:
+            raise ConfigError("epoch must be at least 1 s: Spark needs about 0.3 s between two epochs")
+
+
+__all__ = ["MODES", "Duration", "Mode", "Settings"]

@@ -1,0 +1,159 @@
+"""The nodes of a job. A step's name is unique, stable, and the key of its state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from headrace.connect.sink import Sink
+from headrace.connect.source import Source
+from headrace.graph.reducers import Reducer
+from headrace.graph.windows import Window
+
+OnError = Literal["fail", "skip"]
+TransformKind = Literal["map", "flat_map", "filter", "map_batch"]
+JoinHow = Literal["inner", "left", "right", "outer"]
+StateKind = Literal["value", "queue", "mapping"]
+
+
+@dataclass(frozen=True, slots=True)
+class Parallelism:
+    """How many subtasks a step may have: least, at the start, most."""
+
+    least: int
+    start: int
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepOptions:
+    """What any step may be told about how it runs."""
+
+    latency: Literal["read-ready", "read-write"] = "read-ready"
+    chain: bool = True
+    parallelism: Parallelism | None = None
+    on_error: OnError | None = None
+    returns: pa.Schema | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SourceNode:
+    name: str
+    source: Source
+    event_time: str | None = None
+    time_unit: str | None = None
+    lateness_us: int = 0
+    idle_us: int | None = None
+    options: StepOptions = StepOptions()
+    inputs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TransformNode:
+    name: str
+    kind: TransformKind
+    fn: Callable[..., Any]
+    inputs: tuple[str, ...]
+    options: StepOptions = StepOptions()
+
+
+@dataclass(frozen=True, slots=True)
+class UnionNode:
+    name: str
+    inputs: tuple[str, ...]
+    options: StepOptions = StepOptions()
+
+
+@dataclass(frozen=True, slots=True)
+class ReduceNode:
+    name: str
+    keys: tuple[str, ...]
+    window: Window | None
+    reducers: tuple[tuple[str, Reducer], ...]
+    inputs: tuple[str, ...]
+    engine: str = "auto"
+    memory_bytes: int | None = None
+    coverage: float | None = None
+    options: StepOptions = StepOptions()
+
+    @property
+    def mergeable(self) -> bool:
+        return all(reducer.mergeable for _, reducer in self.reducers)
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessNode:
+    name: str
+    keys: tuple[str, ...]
+    fn: Callable[..., Any]
+    state: tuple[tuple[str, StateKind], ...]
+    inputs: tuple[str, ...]
+    on_timer: Callable[..., Any] | None = None
+    options: StepOptions = StepOptions()
+
+
+@dataclass(frozen=True, slots=True)
+class JoinNode:
+    name: str
+    keys: tuple[str, ...]
+    window: Window
+    how: JoinHow
+    inputs: tuple[str, ...]
+    options: StepOptions = StepOptions()
+
+
+@dataclass(frozen=True, slots=True)
+class SinkNode:
+    name: str
+    sink: Sink
+    inputs: tuple[str, ...]
+    options: StepOptions = StepOptions()
+
+
+KeyedNode = ReduceNode | ProcessNode | JoinNode
+Node = SourceNode | TransformNode | UnionNode | ReduceNode | ProcessNode | JoinNode | SinkNode
+
+
+def is_keyed(node: Node) -> bool:
+    """Whether the step's input is routed by key, so that it starts a new stage."""
+    return isinstance(node, (ReduceNode, ProcessNode, JoinNode))
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """A latency bound over the path from one step to another (Nephele's ``(S, l, t)``)."""
+
+    start: str
+    end: str
+    over_us: int
+    mean_us: int | None = None
+    quantile: float | None = None
+    quantile_us: int | None = None
+
+    def describe(self) -> str:
+        bound = f"mean ≤ {(self.mean_us or 0) / 1000:g} ms" if self.mean_us is not None else ""
+        if self.quantile is not None:
+            bound = f"p{self.quantile * 100:g} ≤ {(self.quantile_us or 0) / 1000:g} ms"
+        return f"{self.start} → {self.end}: {bound} over {self.over_us / 1e6:g} s"
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """A whole job: nodes in an order where inputs come first, and constraints."""
+
+    job: str
+    nodes: tuple[Node, ...]
+    constraints: tuple[Constraint, ...] = ()
+    on_error: OnError = "fail"
+    dead_letter: Sink | None = None
+    by_name: dict[str, Node] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "by_name", {node.name: node for node in self.nodes})
+
+    def consumers(self, name: str) -> tuple[tuple[Node, int], ...]:
+        """The nodes that read a node, each with the input port they read it on."""
+        return tuple((n, port) for n in self.nodes for port, source in enumerate(n.inputs) if source == name)

@@ -1,0 +1,61 @@
+"""Draw a job for people: one block per stage, steps in order, arrows to what they feed."""
+
+from __future__ import annotations
+
+from headrace.graph.nodes import (
+    Graph,
+    JoinNode,
+    Node,
+    ProcessNode,
+    ReduceNode,
+    SinkNode,
+    SourceNode,
+    TransformNode,
+)
+from headrace.graph.stages import Layout
+
+
+def render(graph: Graph, layout: Layout) -> str:
+    """The graph as text.
+
+    Stages stand one below the other; a shuffle between two stages is shown with the keys it uses.
+    """
+    lines = [f"job {graph.job}"]
+    for stage in layout.stages:
+        if stage.index:
+            keys = sorted({", ".join(edge.keys) for edge in layout.border(stage.index) if edge.keyed})
+            how = f"shuffle by {' | '.join(keys)}" if stage.shuffled else "same subtask, next process"
+            lines.append(f"   │ {how}")
+        lines.append(f"┌─ stage {stage.index} × {stage.subtasks} subtask{'s' if stage.subtasks > 1 else ''}")
+        for name in stage.steps:
+            targets = [edge.target for edge in layout.edges if edge.source == name]
+            arrow = f"  → {', '.join(targets)}" if targets else ""
+            node = graph.by_name.get(name)
+            lines.append(f"│  {name}: {describe(node) if node else 'pass through'}{arrow}")
+        lines.append("└─")
+    if graph.constraints:
+        lines.append("constraints")
+        lines += [f"   {constraint.describe()}" for constraint in graph.constraints]
+    return "\n".join(lines)
+
+
+def describe(node: Node) -> str:
+    """One line about what a step does."""
+    match node:
+        case SourceNode():
+            time = f", event time {node.event_time!r}" if node.event_time else ""
+            return f"source {node.source.describe()}{time}"
+        case SinkNode():
+            return f"sink {node.sink.describe()} ({node.sink.when})"
+        case TransformNode():
+            return f"{node.kind} {getattr(node.fn, '__name__', 'function')}"
+        case ReduceNode():
+            what = ", ".join(f"{name}={reducer.describe()}" for name, reducer in node.reducers)
+            over = node.window.describe() if node.window else "running"
+            return f"reduce by {', '.join(node.keys)} over {over}: {what}"
+        case ProcessNode():
+            return f"process by {', '.join(node.keys)}, state {', '.join(n for n, _ in node.state) or 'none'}"
+        case JoinNode():
+            return f"{node.how} join by {', '.join(node.keys)} over {node.window.describe()}"
+        case _:
+            return "union"

@@ -1,0 +1,99 @@
+"""Checks that need no data, made before anything starts; each error names the step and the fix."""
+
+from __future__ import annotations
+
+from headrace.errors import GraphError
+from headrace.graph.nodes import Graph, JoinNode, Node, ReduceNode, SinkNode, SourceNode, is_keyed
+from headrace.graph.windows import CountWindow, SessionWindow, TimeWindow, WholeInput
+
+
+def validate(graph: Graph, *, need_sink: bool = True) -> None:
+    """Raise GraphError for the first thing that is wrong with the job."""
+    _check_names(graph)
+    _check_acyclic(graph)
+    if not any(isinstance(node, SourceNode) for node in graph.nodes):
+        raise GraphError(f"job {graph.job!r} has no source; add one with job.source(name, hr.replay(...))")
+    if need_sink and not any(isinstance(node, SinkNode) for node in graph.nodes):
+        raise GraphError(f"job {graph.job!r} has no sink; add .sink(name, hr.jsonl('out/')) to a stream")
+    for node in graph.nodes:
+        _check_windows(graph, node)
+    for constraint in graph.constraints:
+        if constraint.end not in reachable(graph, constraint.start):
+            raise GraphError(
+                f"constraint {constraint.describe()}: no path leads from {constraint.start!r} to "
+                f"{constraint.end!r}; constrain a path of connected steps, upstream >> downstream"
+            )
+
+
+def reachable(graph: Graph, start: str) -> set[str]:
+    """The names of all steps downstream of ``start``, itself included."""
+    seen, todo = {start}, [start]
+    while todo:
+        for node, _ in graph.consumers(todo.pop()):
+            if node.name not in seen:
+                seen.add(node.name)
+                todo.append(node.name)
+    return seen
+
+
+def _check_names(graph: Graph) -> None:
+    seen: set[str] = set()
+    for node in graph.nodes:
+        if node.name in seen:
+            raise GraphError(f"two steps are named {node.name!r}; a name is the key of a step's state: rename one")
+        seen.add(node.name)
+    for node in graph.nodes:
+        for name in node.inputs:
+            if name not in seen:
+                raise GraphError(f"step {node.name!r} reads {name!r}, which is not a step of job {graph.job!r}")
+
+
+def _check_acyclic(graph: Graph) -> None:
+    done: set[str] = set()
+    path: list[str] = []
+
+    def visit(name: str) -> None:
+        if name in done:
+            return
+        if name in path:
+            cycle = " → ".join([*path[path.index(name) :], name])
+            raise GraphError(f"steps form a cycle: {cycle}; a workflow must be acyclic: break it at one of these steps")
+        path.append(name)
+        for source in graph.by_name[name].inputs:
+            visit(source)
+        done.add(path.pop())
+
+    for node in graph.nodes:
+        visit(node.name)
+
+
+def _check_windows(graph: Graph, node: Node) -> None:
+    if not isinstance(node, (ReduceNode, JoinNode)) or node.window is None:
+        return
+    window = node.window
+    if isinstance(node, JoinNode) and not isinstance(window, TimeWindow):
+        raise GraphError(f"join {node.name!r} needs a tumbling or sliding window, not {window.describe()}")
+    if isinstance(window, (CountWindow, SessionWindow, WholeInput)) and window.versioned:
+        raise GraphError(f"step {node.name!r}: hr.versioned takes a tumbling or sliding window")
+    if isinstance(window, (TimeWindow, SessionWindow)):
+        for source in _sources_of(graph, node):
+            if source.event_time is None and not _keeps_time(graph, source, node):
+                raise GraphError(
+                    f"step {node.name!r} has an event-time window, but source {source.name!r} has no event time; "
+                    f"give it one: job.source({source.name!r}, ..., event_time='column')"
+                )
+
+
+def _keeps_time(graph: Graph, source: SourceNode, node: Node) -> bool:
+    """Whether a windowed step between the two gives the stream a time of its own."""
+    between = [
+        n
+        for n in graph.nodes
+        if n is not node and is_keyed(n) and n.name in reachable(graph, source.name)
+        and node.name in reachable(graph, n.name)
+    ]  # fmt: skip
+    return any(isinstance(n, (ReduceNode, JoinNode)) and isinstance(n.window, TimeWindow) for n in between)
+
+
+def _sources_of(graph: Graph, node: Node) -> list[SourceNode]:
+    return [n for n in graph.nodes if isinstance(n, SourceNode) and node.name in reachable(graph, n.name)]

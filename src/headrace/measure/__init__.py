@@ -1,0 +1,1 @@
+"""From reports to figures. Pure: no Spark, no threads, no clock."""

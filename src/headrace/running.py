@@ -1,0 +1,116 @@
+"""Running jobs: ``hr.run``, ``hr.start``, ``hr.collect``."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
+
+from headrace.api.job import Job
+from headrace.api.reducers import collect as collect_values
+from headrace.config import Mode, Settings
+from headrace.connect.collect import CollectHere, read_collected
+from headrace.errors import ConfigError
+from headrace.graph.nodes import SinkNode
+from headrace.graph.reducers import Aggregate
+from headrace.units import Duration, duration_s
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from headrace.spark.run import Run
+
+
+def start(
+    job: Job,
+    *,
+    mode: Mode = "realtime",
+    spark: SparkSession | None = None,
+    master: str = "local[*]",
+    checkpoint: str | Path | None = None,
+    observe_only: bool = False,
+    seconds: Duration | None = None,
+    log_level: str = "OFF",
+    collecting: bool = False,
+    **settings: Any,
+) -> Run:
+    """Start a job and return a handle: ``wait() stop() status() latency() decisions() rows(sink)``.
+
+    ``spark``: a session of your own, checked for the settings the mode needs; else one is made for
+    ``master``. ``checkpoint``: where state lives; a run on the same directory goes on where the last
+    one committed. Without it the state is temporary. ``seconds`` ends the run cleanly after a while.
+    Other settings are those of ``headrace.config.Settings``: ``epoch="30 s"``, ``cut="5 ms"``, …
+    """
+    from headrace.spark.planning import plan_job
+    from headrace.spark.run import Run, temporary_checkpoint
+    from headrace.spark.session import check_slots, open_session, prepare
+
+    chosen = Settings.of(mode=mode, **settings)
+    temporary = checkpoint is None
+    directory = temporary_checkpoint() if checkpoint is None else Path(checkpoint).expanduser().resolve()
+    plan = plan_job(job, directory, chosen, collect=collecting)
+    session = spark
+    if session is None:
+        session = open_session(mode, _with_slots(master, plan.layout.slots), job.name, log_level=log_level)
+    else:
+        prepare(session, mode)
+    if mode == "realtime":
+        check_slots(session, plan.layout.slots)
+    try:
+        run = Run(plan, session, own_session=spark is None, temporary=temporary)
+    except BaseException:
+        if spark is None:
+            session.stop()
+        raise
+    return run.start(duration_s(seconds, "seconds") if seconds is not None else None)
+
+
+def run(job: Job, **options: Any) -> Run:
+    """Run a job until its input ends, ``seconds`` are over, or it is interrupted; see ``start``."""
+    handle = start(job, **options)
+    try:
+        while not handle.wait(0.5):
+            pass
+    except KeyboardInterrupt:
+        handle.stop()
+    finally:
+        if handle.status().state in ("finished", "stopped", "failed"):
+            handle.forget()
+    return handle
+
+
+@overload
+def collect(what: str) -> Aggregate: ...
+@overload
+def collect(what: None = None) -> CollectHere: ...
+@overload
+def collect(what: Job, **options: Any) -> Any: ...
+def collect(what: str | Job | None = None, **options: Any) -> Any:
+    """Three things by one name, told apart by what they are given.
+
+    ``hr.collect(job)`` runs a bounded job in batch mode and returns its rows (a list, or a list per
+    sink if there are several). ``hr.collect()`` is a sink whose rows ``handle.rows(name)`` returns.
+    ``hr.collect("column")`` is the reducer that gathers a column's values in a list.
+    """
+    if isinstance(what, str):
+        return collect_values(what)
+    if what is None:
+        return CollectHere()
+    handle = start(what, **{"mode": "batch", "collecting": True, **options})
+    try:
+        handle.wait()
+        sinks = {n.name: n.sink for n in handle.plan.graph.nodes if isinstance(n, SinkNode)}
+        rows = {name: read_collected(sink.directory).to_pylist() for name, sink in sinks.items()}  # type: ignore[attr-defined]
+    finally:
+        handle.forget()
+    return next(iter(rows.values())) if len(rows) == 1 else rows
+
+
+def _with_slots(master: str, slots: int) -> str:
+    """``local[*]`` with enough threads for all subtasks: they are long-lived, but mostly wait."""
+    if master in ("local", "local[*]"):
+        return f"local[{max(slots + 2, os.cpu_count() or 1)}]"
+    if re.fullmatch(r"local\[\d+\]|local-cluster\[.*\]|spark://.*|yarn|k8s://.*", master):
+        return master
+    raise ConfigError(f"master {master!r} is not one of local[n], local-cluster[…], spark://…, yarn, k8s://…")

@@ -1,0 +1,155 @@
+"""Edges to the next stage: output buffers, cut by size or deadline, routed by slice."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headrace.graph.stages import Edge
+from headrace.graph.windows import NEVER_US, TimeWindow
+from headrace.runtime.batch import Batch, concat, to_wire
+from headrace.runtime.frames import Frame, Kind
+from headrace.state.grouping import Rows
+from headrace.state.hashing import slices_of
+from headrace.state.table import GroupTable
+
+_COMBINE_GAIN = 1.3
+"""Records per group from which combining before the shuffle pays; below it rows go as they are."""
+_RETRY_AFTER = 64
+_SMALL_SLICE = np.zeros(1, np.uint16)
+
+
+def now_us() -> int:
+    return time.time_ns() // 1000
+
+
+@dataclass(slots=True)
+class Combiner:
+    """Aggregates a buffer's records before they are shipped, where the receiving step can merge.
+
+    ``window`` is the receiver's; its panes are the groups, next to the keys.
+    """
+
+    table: GroupTable
+    keys: tuple[str, ...]
+    window: TimeWindow | None
+    resting: int = 0
+
+    def combine(self, batch: Batch) -> pa.RecordBatch | None:
+        """The batch as partials, or None when it would hardly get smaller."""
+        if self.resting:
+            self.resting -= 1
+            return None
+        panes: Rows | int = batch.times // self.window.pane_us if self.window is not None else 0
+        columns = [batch.records.column(key) for key in self.keys]
+        rows = self.table.absorb(batch.records, columns, panes, batch.times)
+        partial = self.table.export(rows)
+        self.table.drop(rows)
+        if batch.rows < _COMBINE_GAIN * partial.num_rows:
+            self.resting = _RETRY_AFTER
+        return partial
+
+
+@dataclass(slots=True)
+class EdgeWriter:
+    """The sending end of one edge in one subtask: at most one open buffer."""
+
+    edge: Edge
+    sender: int
+    receivers: int
+    slices: int
+    table: npt.NDArray[np.int64]
+    combiner: Combiner | None = None
+    pending: list[Batch] = field(default_factory=list)
+    pending_late: list[Batch] = field(default_factory=list)
+    pending_bytes: int = 0
+    opened_us: int = 0
+    watermark_us: int = NEVER_US
+    told_us: int = NEVER_US
+    sequences: list[int] = field(default_factory=list)
+    sent: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    def __post_init__(self) -> None:
+        self.sequences = [0] * self.receivers
+        self.sent = np.zeros(self.slices if self.edge.keyed else 1, np.int64)
+
+    def receive(self, port: int, batch: Batch) -> None:
+        if not self.opened_us:
+            self.opened_us = now_us()
+        (self.pending if batch.late is None else self.pending_late).append(batch)
+        self.pending_bytes += batch.records.nbytes
+
+    def watermark(self, port: int, watermark_us: int) -> None:
+        self.watermark_us = max(self.watermark_us, watermark_us)
+
+    @property
+    def news(self) -> bool:
+        return bool(self.opened_us) or self.watermark_us > self.told_us
+
+    def cut(self, rows: list[list[bytes]]) -> None:
+        """Append this edge's frames to each receiver's row: data first, then the watermark."""
+        shipped_us = now_us()
+        if self.pending:
+            batch = concat(self.pending)
+            partial = self.combiner.combine(batch) if self.combiner is not None else None
+            if partial is not None:
+                keys = partial.columns[1 : 1 + len(self.edge.keys)]
+                self._ship(Kind.PARTIAL, partial, keys, batch.born_us, shipped_us, rows)
+            else:
+                self._ship_batch(Kind.DATA, batch, shipped_us, rows)
+        if self.pending_late:
+            self._ship_batch(Kind.LATE, concat(self.pending_late), shipped_us, rows)
+        self.pending, self.pending_late, self.pending_bytes, self.opened_us = [], [], 0, 0
+        if self.watermark_us > self.told_us:
+            self.told_us = self.watermark_us
+            for receiver in range(self.receivers):
+                rows[receiver].append(self._time(Kind.WATERMARK, receiver).encode())
+
+    def end(self, rows: list[list[bytes]]) -> None:
+        """Tell every receiver that the epoch's last buffer has been sent."""
+        for receiver in range(self.receivers):
+            rows[receiver].append(self._time(Kind.END, receiver).encode())
+
+    def _ship_batch(self, kind: Kind, batch: Batch, shipped_us: int, rows: list[list[bytes]]) -> None:
+        keys = [batch.records.column(key) for key in self.edge.keys]
+        self._ship(kind, to_wire(batch), keys, batch.born_us, shipped_us, rows)
+
+    def _ship(
+        self, kind: Kind, records: pa.RecordBatch, keys: list[pa.Array], born_us: int, shipped_us: int,
+        rows: list[list[bytes]],
+    ) -> None:  # fmt: skip
+        if not self.edge.keyed:
+            receiver = self.sender % self.receivers
+            total = np.array([records.num_rows], np.uint32)
+            frame = self._data(kind, receiver, records, _SMALL_SLICE, total, born_us, shipped_us)
+            rows[receiver].append(frame.encode())
+            self.sent[0] += records.num_rows
+            return
+        slices = slices_of(keys, self.slices)
+        counts = np.bincount(slices, minlength=self.slices)
+        self.sent += counts
+        routes = self.table[slices]
+        for receiver in np.unique(self.table[counts > 0]).tolist():
+            mine = np.flatnonzero(routes == receiver)
+            part = records.take(pa.array(mine)) if len(mine) < records.num_rows else records
+            held = np.flatnonzero((counts > 0) & (self.table == receiver)).astype(np.uint16)
+            frame = self._data(kind, receiver, part, held, counts[held].astype(np.uint32), born_us, shipped_us)
+            rows[receiver].append(frame.encode())
+
+    def _data(
+        self, kind: Kind, receiver: int, records: pa.RecordBatch, slices: npt.NDArray[np.uint16],
+        counts: npt.NDArray[np.uint32], born_us: int, shipped_us: int,
+    ) -> Frame:  # fmt: skip
+        self.sequences[receiver] += 1
+        return Frame(
+            kind, self.edge.id, self.sender, self.sequences[receiver], records.num_rows, born_us,
+            self.opened_us, shipped_us, 0, slices, counts, records.serialize(),
+        )  # fmt: skip
+
+    def _time(self, kind: Kind, receiver: int) -> Frame:
+        sequence = self.sequences[receiver]
+        return Frame(kind, self.edge.id, self.sender, sequence, watermark_us=self.told_us)

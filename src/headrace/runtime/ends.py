@@ -1,0 +1,222 @@
+"""Where records enter and leave: sources and sinks as operators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headrace.connect.sink import SinkContext, Staged, Writer
+from headrace.connect.source import Poll, Reader
+from headrace.graph.nodes import SinkNode, SourceNode
+from headrace.graph.windows import FOREVER_US, IDLE_US, NEVER_US
+from headrace.runtime.batch import Batch, Times
+from headrace.runtime.operators import Operator, lowest_of
+from headrace.runtime.times import event_times, own_watermarks
+from headrace.runtime.usercode import Guard
+from headrace.schemas import conform
+from headrace.state.changes import Store
+from headrace.state.keyed import KeyedStore
+
+
+@dataclass(slots=True)
+class Partition:
+    """One partition of a source in this subtask: its reader, and how far its time has come."""
+
+    number: int
+    reader: Reader
+    newest_us: int = NEVER_US
+    heard_us: int = 0
+    idle: bool = False
+    frozen_us: int = NEVER_US
+
+    def watermark(self, node: SourceNode) -> int:
+        if self.reader.exhausted:
+            return FOREVER_US
+        if node.event_time is None or self.newest_us == NEVER_US:
+            return IDLE_US if self.idle else NEVER_US
+        return self.newest_us - node.lateness_us
+
+
+class Source(Operator):
+    """Polls its partitions' readers; offsets and times are slices of state, one per partition."""
+
+    def __init__(
+        self, node: SourceNode, schema: pa.Schema, guard: Guard, partitions: int, logs: Path, idle_us: int, *, eager: bool
+    ) -> None:
+        super().__init__(node.name)
+        self._eager = eager
+        self.node, self._schema, self._guard = node, schema, guard
+        self._of, self._logs = partitions, logs
+        self._idle_us = node.idle_us if node.idle_us is not None else idle_us
+        self._store = KeyedStore(node.name, lambda keys: [int(str(key)) for key in keys])
+        self._partitions: list[Partition] = []
+        self._turn = 0
+        self._promised_us = NEVER_US
+
+    def stores(self) -> dict[str, Store]:
+        return {"": self._store}
+
+    def restored(self, slices: list[int]) -> None:
+        self.close()
+        for number in slices:
+            kept = self._store.get("position", number) or {}
+            logs = self._logs / self.node.name / f"{number:05d}"
+            reader = self.node.source.open(number, self._of, kept.get("offset"), self._schema, logs)
+            self._partitions.append(Partition(number, reader, kept.get("newest_us", NEVER_US)))
+
+    def begin_epoch(self) -> None:
+        super().begin_epoch()
+        self._promised_us = NEVER_US
+        for partition in self._partitions:
+            partition.frozen_us = partition.newest_us
+
+    @property
+    def exhausted(self) -> bool:
+        return all(p.reader.exhausted for p in self._partitions)
+
+    def poll(self, max_rows: int, now_us: int) -> bool:
+        """Take one poll from the next partition that has something; False if none has."""
+        n = len(self._partitions)
+        for step in range(n):
+            partition = self._partitions[(self._turn + step) % n]
+            if partition.reader.exhausted:
+                continue
+            poll = partition.reader.poll(max_rows, now_us)
+            if poll is not None and (poll.records.num_rows or poll.bad):
+                self._turn = (self._turn + step + 1) % n
+                self._take(partition, poll, now_us)
+                return True
+        return False
+
+    def take_external(self, records: pa.RecordBatch, now_us: int) -> None:
+        """Records that Spark itself read (a user's DataFrame), as those of this subtask's partition.
+
+        Their order within an epoch means nothing, so they are late only against earlier epochs.
+        """
+        partition = self._partitions[0]
+        before = partition.newest_us
+        partition.newest_us = partition.frozen_us
+        self._take(partition, Poll(records), now_us, ordered=False)
+        partition.newest_us = max(before, partition.newest_us)
+
+    def next_due_us(self) -> int | None:
+        due = [p.reader.next_due_us() for p in self._partitions if not p.reader.exhausted]
+        known = [d for d in due if d is not None]
+        return min(known) if known and len(known) == len(due) else None
+
+    def on_clock(self, now_us: int) -> None:
+        """Pass on how far time has come; silence of a live source counts as progress."""
+        if not self._partitions:
+            self.watermark(0, FOREVER_US)
+            return
+        watermarks = []
+        for partition in self._partitions:
+            silent_us = now_us - partition.heard_us if partition.heard_us else 0
+            partition.heard_us = partition.heard_us or now_us
+            if self.node.source.live and silent_us > self._idle_us:
+                partition.idle = True
+                if partition.newest_us > NEVER_US:
+                    partition.newest_us = max(
+                        partition.newest_us, min(partition.newest_us + self._idle_step(partition, now_us), now_us)
+                    )
+            watermarks.append(partition.watermark(self.node))
+        self._promise(watermarks)
+
+    def _promise(self, watermarks: list[int]) -> None:
+        lowest = lowest_of(watermarks)
+        if lowest > self._promised_us:
+            self._promised_us = lowest
+            self.watermark(0, lowest)
+
+    def _idle_step(self, partition: Partition, now_us: int) -> int:
+        """How much wall time has passed since this was last asked, beyond the idle timeout."""
+        step = now_us - partition.heard_us - self._idle_us
+        partition.heard_us += max(step, 0)
+        return max(step, 0)
+
+    def on_epoch_end(self) -> None:
+        # A partition without data so far must not hold the others back where epochs are all there is.
+        for partition in self._partitions:
+            partition.idle = partition.idle or partition.newest_us == NEVER_US
+        if self._partitions and not self._eager:
+            self._promise([partition.watermark(self.node) for partition in self._partitions])
+        for partition in self._partitions:
+            position = {"offset": partition.reader.offset(), "newest_us": partition.newest_us}
+            if self._store.get("position", partition.number) != position:
+                self._store.set("position", partition.number, None, position)
+
+    def close(self) -> None:
+        for partition in self._partitions:
+            partition.reader.close()
+        self._partitions = []
+
+    def _take(self, partition: Partition, poll: Poll, now_us: int, *, ordered: bool = True) -> None:
+        partition.heard_us, partition.idle = now_us, False
+        for bad in poll.bad:
+            self._guard.bad_input(bad.text, bad.reason)
+        records = conform(poll.records, self._schema, self.name)
+        if not records.num_rows:
+            return
+        self.meter.items_in += records.num_rows
+        born_us = poll.due_us if poll.due_us is not None else now_us
+        if self.node.event_time is None:
+            self.emit(Batch(records, np.full(records.num_rows, now_us), born_us))
+            return
+        times, usable = event_times(records.column(self.node.event_time), self.node.time_unit, now_us)
+        if not usable.all():
+            records, times = self._without_bad_times(records, times, usable)
+        if not len(times):
+            return
+        if ordered:
+            late, partition.newest_us = own_watermarks(times, partition.newest_us, self.node.lateness_us)
+        else:
+            late = np.full(len(times), partition.newest_us - self.node.lateness_us)
+            partition.newest_us = max(partition.newest_us, int(times.max()))
+            late = late if np.any(times < late) else None
+        batch = Batch(records, times, born_us, late)
+        if late is None:
+            self.emit(batch)
+        else:
+            behind = times < late
+            on_time = batch.where(~behind)
+            on_time.late = None
+            self.emit(on_time)
+            self.emit(batch.where(behind))
+
+    def _without_bad_times(
+        self, records: pa.RecordBatch, times: Times, usable: npt.NDArray[np.bool_]
+    ) -> tuple[pa.RecordBatch, Times]:
+        for record in records.filter(pa.array(~usable)).to_pylist():
+            value = record.get(self.node.event_time or "")
+            self._guard.bad_input(repr(record), f"event time {self.node.event_time!r} = {value!r} is not a usable time")
+        return records.filter(pa.array(usable)), times[usable]
+
+
+class Sink(Operator):
+    """Hands rows to a writer, one per epoch."""
+
+    def __init__(self, node: SinkNode) -> None:
+        super().__init__(node.name)
+        self._sink = node.sink
+        self._writer: Writer | None = None
+        self._context: Callable[[], SinkContext] | None = None
+
+    def open(self, context: Callable[[], SinkContext]) -> None:
+        """Start an epoch; the writer is opened with its first row."""
+        self._writer, self._context = None, context
+
+    def on_batch(self, port: int, batch: Batch) -> None:
+        if self._writer is None:
+            assert self._context is not None
+            self._writer = self._sink.open(self._context())
+        self._writer.write(batch.records)
+
+    def close(self) -> Sequence[Staged]:
+        """End the epoch: everything durable, and what is to be published."""
+        writer, self._writer = self._writer, None
+        return writer.close() if writer is not None else ()

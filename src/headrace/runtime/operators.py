@@ -1,0 +1,221 @@
+"""Operators: what a subtask hosts. They call each other directly, batch by batch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.errors import DataError, SchemaError
+from headrace.graph.nodes import TransformNode
+from headrace.graph.windows import IDLE_US, NEVER_US
+from headrace.runtime.batch import Batch
+from headrace.runtime.meter import StepMeter
+from headrace.runtime.times import event_times
+from headrace.runtime.usercode import Guard
+from headrace.schemas import conform
+from headrace.state.changes import Store
+
+
+def lowest_of(watermarks: Iterable[int]) -> int:
+    """How far all inputs have come; idle ones are left out unless all are."""
+    awake = [w for w in watermarks if w != IDLE_US]
+    return min(awake) if awake else IDLE_US
+
+
+class Receiver(Protocol):
+    """Whatever a step can feed: another operator, or an edge to the next stage."""
+
+    def receive(self, port: int, batch: Batch) -> None: ...
+
+    def watermark(self, port: int, watermark_us: int) -> None: ...
+
+
+class Operator:
+    """A step in one subtask.
+
+    Subclasses implement ``on_batch`` and, where time matters, ``on_watermark``, ``on_clock`` and
+    ``on_epoch_end``; ``stores`` names the state they keep.
+    """
+
+    def __init__(self, name: str, ports: int = 1) -> None:
+        self.name = name
+        self.outputs: list[tuple[Receiver, int]] = []
+        self.meter = StepMeter(name)
+        self._watermarks = [NEVER_US] * ports
+        self.watermark_us = NEVER_US
+
+    def receive(self, port: int, batch: Batch) -> None:
+        if batch.rows:
+            started = time.perf_counter_ns()
+            inner = self.meter.inner_ns
+            self.on_batch(port, batch)
+            self.meter.consumed(batch, time.perf_counter_ns() - started - (self.meter.inner_ns - inner))
+
+    def receive_partial(self, port: int, partial: pa.RecordBatch, born_us: int) -> None:
+        """Take partial aggregates from before the shuffle; only reduce steps are sent any."""
+        raise NotImplementedError
+
+    def watermark(self, port: int, watermark_us: int) -> None:
+        if watermark_us > self._watermarks[port]:
+            self._watermarks[port] = watermark_us
+            lowest = lowest_of(self._watermarks)
+            if lowest > self.watermark_us:
+                self.watermark_us = lowest
+                self.on_watermark(lowest)
+                for target, target_port in self.outputs:
+                    target.watermark(target_port, lowest)
+
+    def emit(self, batch: Batch) -> None:
+        if batch.rows:
+            self.meter.items_out += batch.rows
+            started = time.perf_counter_ns()
+            for target, port in self.outputs:
+                target.receive(port, batch)
+            self.meter.inner_ns += time.perf_counter_ns() - started
+
+    def begin_epoch(self) -> None:
+        """Forget watermarks: every epoch's senders promise anew, never less than before."""
+        self._watermarks = [NEVER_US] * len(self._watermarks)
+        self.watermark_us = NEVER_US
+
+    def on_batch(self, port: int, batch: Batch) -> None:
+        raise NotImplementedError
+
+    def on_watermark(self, watermark_us: int) -> None:
+        """All input up to ``watermark_us`` has been seen."""
+
+    def on_clock(self, now_us: int) -> None:
+        """Called between buffers."""
+
+    def next_clock_us(self) -> int | None:
+        """When ``on_clock`` is wanted next."""
+        return None
+
+    def on_epoch_end(self) -> None:
+        """No more input in this epoch; state is written next."""
+
+    def stores(self) -> dict[str, Store]:
+        return {}
+
+    def restored(self, slices: list[int]) -> None:
+        """The slices assigned to this subtask have been loaded."""
+
+
+class Forward(Operator):
+    """union, and edges that pass through a stage."""
+
+    def __init__(self, name: str, ports: int, schema: pa.Schema) -> None:
+        super().__init__(name, ports)
+        self._schema = schema
+
+    def on_batch(self, port: int, batch: Batch) -> None:
+        self.emit(batch.with_records(conform(batch.records, self._schema, self.name)))
+
+
+class Transform(Operator):
+    """map, flat_map, filter and map_batch."""
+
+    def __init__(self, node: TransformNode, schema: pa.Schema, guard: Guard, time_column: tuple[str, str | None] | None) -> None:
+        super().__init__(node.name)
+        self._fn, self._schema, self._guard, self._time = node.fn, schema, guard, time_column
+        self.on_batch = {  # type: ignore[method-assign]
+            "map": self._map,
+            "flat_map": self._flat_map,
+            "filter": self._filter,
+            "map_batch": self._map_batch,
+        }[node.kind]
+
+    def _map(self, port: int, batch: Batch) -> None:
+        self._emit_rows(batch, lambda record: (self._fn(record),))
+
+    def _flat_map(self, port: int, batch: Batch) -> None:
+        self._emit_rows(batch, lambda record: self._fn(record) or ())
+
+    def _emit_rows(self, batch: Batch, call: Any) -> None:
+        rows: list[Mapping[str, Any]] = []
+        origin: list[int] = []
+        for i, record in enumerate(batch.records.to_pylist()):
+            try:
+                made = list(call(record))
+                for row in made:
+                    if not isinstance(row, Mapping):
+                        raise SchemaError(f"must return records (mappings), not {type(row).__name__}: {row!r:.80}")
+            except Exception as error:
+                self._guard(record, error)
+                continue
+            rows += made
+            origin += [i] * len(made)
+        records, kept = self._to_records(rows)
+        self.emit(batch.take(np.array([origin[k] for k in kept], np.int64)).with_records(records))
+
+    def _to_records(self, rows: list[Mapping[str, Any]]) -> tuple[pa.RecordBatch, list[int]]:
+        """Rows as Arrow; when they do not fit the schema, find out which and let the guard decide."""
+        try:
+            return pa.RecordBatch.from_pylist(rows, schema=self._schema), list(range(len(rows)))
+        except (pa.ArrowException, TypeError, ValueError, OverflowError):
+            kept = []
+            for i, row in enumerate(rows):
+                try:
+                    pa.RecordBatch.from_pylist([row], schema=self._schema)
+                    kept.append(i)
+                except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+                    reason = f"does not fit the schema fixed at the start ({_columns(self._schema)}): {error}"
+                    self._guard(row, SchemaError(reason))
+            return pa.RecordBatch.from_pylist([rows[i] for i in kept], schema=self._schema), kept
+
+    def _filter(self, port: int, batch: Batch) -> None:
+        keep = np.zeros(batch.rows, bool)
+        for i, record in enumerate(batch.records.to_pylist()):
+            try:
+                keep[i] = bool(self._fn(record))
+            except Exception as error:
+                self._guard(record, error)
+        self.emit(batch if keep.all() else batch.where(keep))
+
+    def _map_batch(self, port: int, batch: Batch) -> None:
+        try:
+            records = self._fn(batch.records)
+            if isinstance(records, pa.Table):
+                records = records.combine_chunks().to_batches()[0] if records.num_rows else records.schema.empty_table()
+            if not isinstance(records, pa.RecordBatch):
+                raise SchemaError(f"must return a pyarrow.RecordBatch, not {type(records).__name__}")
+            records = conform(records, self._schema, self.name)
+        except Exception as error:
+            self._guard({"batch_of": batch.rows, "columns": batch.records.schema.names}, error)
+            return
+        self.emit(self._retimed(batch, records))
+
+    def _retimed(self, batch: Batch, records: pa.RecordBatch) -> Batch:
+        """Times for the rows that a map_batch function returned."""
+        if records.num_rows == batch.rows:
+            return batch.with_records(records)
+        if self._time is None or records.schema.get_field_index(self._time[0]) < 0:
+            if len(batch.times) and batch.late is None and self._time is None:
+                times = np.full(records.num_rows, batch.times.max())
+                return Batch(records, times, batch.born_us)
+            raise DataError(
+                f"step {self.name!r} changed the number of rows and dropped the event-time column; "
+                f"keep it in what the function returns"
+            )
+        times, usable = event_times(records.column(self._time[0]), self._time[1], 2**61)
+        if not usable.all():
+            raise DataError(f"step {self.name!r} returned rows without a usable event time")
+        # Which source promise a new row stands under is unknown; the strictest of the batch is safe.
+        late = np.full(records.num_rows, batch.late.max()) if batch.late is not None else None
+        return Batch(records, times, batch.born_us, late)
+
+
+def _columns(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name}: {field.type}" for field in schema)
+
+
+def timestamps(times_us: Any, rows: int | None = None) -> pa.Array:
+    """µs as an Arrow timestamp column in UTC; a single number is repeated ``rows`` times."""
+    if rows is not None:
+        times_us = np.full(rows, times_us, np.int64)
+    return pc.cast(pa.array(times_us, pa.int64()), pa.timestamp("us", "UTC"))

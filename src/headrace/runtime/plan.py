@@ -1,0 +1,108 @@
+"""What a worker is told about the job (once) and about an epoch (each time)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.config import Settings
+from headrace.connect.sink import Staged
+from headrace.graph.nodes import Graph
+from headrace.graph.stages import Layout
+from headrace.state.segments import StoredChange
+from headrace.tokens import Token
+
+TimeColumn = tuple[str, str | None]
+"""The event-time column of a stream and its unit."""
+
+
+@dataclass(frozen=True)
+class JobPlan:
+    """The compiled job: the same in the driver, in every worker and in every epoch of a run."""
+
+    run: str
+    graph: Graph
+    layout: Layout
+    schemas: dict[str, pa.Schema]
+    time_columns: dict[str, TimeColumn | None]
+    partitions: dict[str, int]
+    settings: Settings
+    checkpoint: Path
+
+    @property
+    def eager(self) -> bool:
+        """Stages run at the same time (real-time mode), not one after the other."""
+        return self.settings.mode == "realtime"
+
+    def schema_into(self, name: str, port: int = 0) -> pa.Schema:
+        """The schema of what a step reads."""
+        return self.schemas[self.graph.by_name[name].inputs[port]]
+
+    def groups(self, stage: int) -> int:
+        """Into how many parts the stage's slices are divided: one per subtask."""
+        return self.layout.stages[stage].subtasks
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """A subtask's part in one attempt at one epoch.
+
+    ``base`` is the version to start from (None: empty state). ``group`` is which share of the
+    stage's slices the subtask owns; ``places`` says for each group of the *next* stage on which
+    subtask it is, so that slice → route is ``places[slice % groups]``.
+    """
+
+    token: Token
+    base: Token | None
+    group: int
+    places: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What a subtask did in an epoch: its DESC message."""
+
+    stage: int
+    index: int
+    token: Token
+    changes: tuple[StoredChange, ...]
+    sent: dict[int, list[int]]
+    consumed: dict[int, dict[int, list[int]]]
+    staged: tuple[Staged, ...]
+    counters: dict[str, int]
+    exhausted: bool
+
+    def to_wire(self) -> dict[str, Any]:
+        return {
+            "stage": self.stage,
+            "index": self.index,
+            "token": str(self.token),
+            "changes": [[c.step, c.slice, [str(d) for d in c.digest], c.block.to_json()] for c in self.changes],
+            "sent": self.sent,
+            "consumed": self.consumed,
+            "staged": [[s.step, s.path, s.rows] for s in self.staged],
+            "counters": self.counters,
+            "exhausted": self.exhausted,
+        }
+
+    @staticmethod
+    def from_wire(data: dict[str, Any]) -> Description:
+        from headrace.state.segments import BlockRef
+
+        return Description(
+            data["stage"],
+            data["index"],
+            Token.parse(data["token"]),
+            tuple(
+                StoredChange(step, slice, (int(digest[0]), int(digest[1])), BlockRef.from_json(block))
+                for step, slice, digest, block in data["changes"]
+            ),
+            data["sent"],
+            data["consumed"],
+            tuple(Staged(*s) for s in data["staged"]),
+            data["counters"],
+            data["exhausted"],
+        )

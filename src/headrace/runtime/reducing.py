@@ -1,0 +1,186 @@
+"""Reduce without time windows: running results, the whole input, and windows of n records."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.errors import SchemaError
+from headrace.graph.nodes import ReduceNode
+from headrace.graph.windows import FOREVER_US, CountWindow
+from headrace.runtime.batch import Batch
+from headrace.runtime.operators import Operator
+from headrace.runtime.usercode import Guard
+from headrace.state.aggregates import UserState, accumulator
+from headrace.state.changes import Store
+from headrace.state.grouping import Rows, check_key_type, group
+from headrace.state.table import GroupTable
+
+
+def make_table(
+    node: ReduceNode, schema: pa.Schema, out: pa.Schema, guard: Guard, slices: int, extras: tuple[str, ...] = ()
+) -> GroupTable:
+    """The table of a reduce step; also used before the shuffle to combine, with the same partials."""
+    keys = []
+    for key in node.keys:
+        index = schema.get_field_index(key)
+        if index < 0:
+            raise SchemaError(f"step {node.name!r}: key column {key!r} is not among {', '.join(schema.names)}")
+        check_key_type(key, schema.field(index).type, node.name)
+        keys.append(schema.field(index))
+    accumulators = []
+    for name, reducer in node.reducers:
+        for column in reducer.columns:
+            if schema.get_field_index(column) < 0:
+                raise SchemaError(
+                    f"step {node.name!r}: {name}={reducer.describe()} reads column {column!r}, "
+                    f"which is not among {', '.join(schema.names)}"
+                )
+        at = out.get_field_index(name)
+        accumulators.append(accumulator(name, reducer, schema, guard, out.field(at).type if at >= 0 else None))
+    return GroupTable(keys, accumulators, slices, extras)
+
+
+class Reduce(Operator):
+    """What all reduce operators share: the table, the output columns, early results."""
+
+    def __init__(self, node: ReduceNode, schema: pa.Schema, out: pa.Schema, guard: Guard, slices: int) -> None:
+        super().__init__(node.name)
+        self.node, self._schema, self._out, self._guard = node, schema, out, guard
+        self.early = any(getattr(reducer, "early", None) is not None for _, reducer in node.reducers)
+        self.table = make_table(node, schema, out, guard, slices, self.extra_columns())
+
+    def extra_columns(self) -> tuple[str, ...]:
+        return ("early",) if self.early else ()
+
+    def stores(self) -> dict[str, Store]:
+        return {"": self.table}
+
+    def key_columns(self, records: pa.RecordBatch) -> list[pa.Array]:
+        return [records.column(key) for key in self.node.keys]
+
+    def results(self, rows: Rows, middle: list[pa.Array], table: GroupTable | None = None) -> pa.RecordBatch:
+        """Output rows: keys, what the window adds, reducers."""
+        table = table or self.table
+        columns = [*table.key_columns(rows), *middle, *table.results(rows)]
+        return pa.RecordBatch.from_arrays(columns, schema=self._out)
+
+    def early_rows(self, touched: Rows) -> Rows:
+        """Of these rows, those to be emitted now and never again."""
+        wanted = np.zeros(len(touched), bool)
+        for state in self.table.accumulators:
+            if isinstance(state, UserState):
+                wanted |= state.early(touched)
+        rows: Rows = touched[wanted & (self.table.extras["early"][touched] == 0)]
+        self.table.extras["early"][rows] = 1
+        self.table.mark(rows)
+        return rows
+
+
+class RunningReduce(Reduce):
+    """A result per key over all records so far, emitted whenever it changed.
+
+    In modes that run stage by stage a key's result is emitted once per epoch.
+    """
+
+    def __init__(
+        self, node: ReduceNode, schema: pa.Schema, out: pa.Schema, guard: Guard, slices: int, *, eager: bool
+    ) -> None:
+        super().__init__(node, schema, out, guard, slices)
+        self._eager, self._touched, self._newest_us, self._born_us = eager, [np.zeros(0, np.int64)], 0, 0
+
+    def on_batch(self, port: int, batch: Batch) -> None:
+        rows = self.table.absorb(batch.records, self.key_columns(batch.records), 0, batch.times)
+        self._changed(rows, int(batch.times.max()), batch.born_us)
+
+    def receive_partial(self, port: int, partial: pa.RecordBatch, born_us: int) -> None:
+        self.meter.items_in += partial.num_rows
+        self._changed(self.table.absorb_partial(partial), self._newest_us, born_us)
+
+    def _changed(self, rows: Rows, newest_us: int, born_us: int) -> None:
+        self._newest_us = max(self._newest_us, newest_us)
+        if self._eager:
+            self._emit(rows, born_us)
+        else:
+            self._touched.append(rows)
+            self._born_us = born_us
+
+    def on_epoch_end(self) -> None:
+        rows = np.unique(np.concatenate(self._touched))
+        self._touched = [np.zeros(0, np.int64)]
+        if len(rows):
+            self._emit(rows, self._born_us)
+
+    def _emit(self, rows: Rows, born_us: int) -> None:
+        self.emit(Batch(self.results(rows, []), np.full(len(rows), self._newest_us), born_us))
+
+
+class WholeInputReduce(Reduce):
+    """One result per key when the input has ended."""
+
+    def on_batch(self, port: int, batch: Batch) -> None:
+        touched = self.table.absorb(batch.records, self.key_columns(batch.records), 0, batch.times)
+        if self.early:
+            rows = self.early_rows(touched)
+            self.emit(Batch(self.results(rows, []), np.full(len(rows), int(batch.times.max())), batch.born_us))
+
+    def receive_partial(self, port: int, partial: pa.RecordBatch, born_us: int) -> None:
+        self.meter.items_in += partial.num_rows
+        self.table.absorb_partial(partial)
+
+    def on_watermark(self, watermark_us: int) -> None:
+        if watermark_us >= FOREVER_US:
+            rows = self.table.rows_of(0)
+            wanted = rows[self.table.extras["early"][rows] == 0] if self.early else rows
+            if len(wanted):
+                self.emit(Batch(self.results(wanted, []), np.full(len(wanted), FOREVER_US - 1), 0))
+            self.table.drop(rows)
+
+
+class CountReduce(Reduce):
+    """A result for every n records of a key, in order of arrival."""
+
+    def __init__(self, node: ReduceNode, schema: pa.Schema, out: pa.Schema, guard: Guard, slices: int) -> None:
+        super().__init__(node, schema, out, guard, slices)
+        assert isinstance(node.window, CountWindow)
+        self._n = node.window.rows
+        self._open: dict[object, tuple[int, int]] = {}
+
+    def extra_columns(self) -> tuple[str, ...]:
+        return ("filled",)
+
+    def restored(self, slices: list[int]) -> None:
+        rows = self.table.all_rows()
+        panes, filled = self.table.pane_of(rows).tolist(), self.table.extras["filled"][rows].tolist()
+        self._open = {key: (pane, n) for key, pane, n in zip(self.table.keys_of(rows), panes, filled)}
+
+    def on_batch(self, port: int, batch: Batch) -> None:
+        columns = self.key_columns(batch.records)
+        groups = group(columns, 0)
+        order = np.argsort(groups.of_row, kind="stable")
+        counts = np.bincount(groups.of_row, minlength=len(groups.keys))
+        rank = np.empty(batch.rows, np.int64)
+        rank[order] = np.arange(batch.rows) - np.repeat(np.cumsum(counts) - counts, counts)
+        opened = [self._open.get(key, (0, 0)) for key in groups.keys]
+        pane = np.array([p for p, _ in opened])[groups.of_row]
+        filled = np.array([n for _, n in opened])[groups.of_row]
+        panes = pane + (filled + rank) // self._n
+        by_window = group(columns, panes)
+        rows = self.table.absorb_groups(batch.records, by_window, batch.times)
+        self.table.extras["filled"][rows] += np.bincount(by_window.of_row, minlength=len(rows))
+        full = self.table.extras["filled"][rows] >= self._n
+        for key, pane_no, n in zip(
+            self.table.keys_of(rows[~full]),
+            self.table.pane_of(rows[~full]).tolist(),
+            self.table.extras["filled"][rows[~full]].tolist(),
+        ):
+            self._open[key] = (pane_no, n)
+        done = rows[full]
+        if len(done):
+            still_open = set(self.table.keys_of(rows[~full]))
+            for key in self.table.keys_of(done):
+                if key not in still_open:
+                    self._open.pop(key, None)
+            done = done[np.argsort(self.table.pane_of(done), kind="stable")]
+            self.emit(Batch(self.results(done, []), np.full(len(done), int(batch.times.max())), batch.born_us))
+            self.table.drop(done)

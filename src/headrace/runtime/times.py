@@ -1,0 +1,81 @@
+"""Event times of records, and which records are out of order."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.errors import SchemaError
+from headrace.runtime.batch import Times
+
+_PER_UNIT_US = {"s": 1e6, "ms": 1e3, "us": 1.0, "ns": 1e-3}
+_FUTURE_US = 86_400_000_000
+"""An event more than a day ahead of the clock is a wrong time: it would close everyone's windows."""
+
+
+def check_time_type(kind: pa.DataType, column: str, source: str) -> None:
+    if not (
+        pa.types.is_timestamp(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_string(kind)
+        or pa.types.is_date(kind)
+    ):  # fmt: skip
+        raise SchemaError(
+            f"source {source!r}: event time {column!r} is {kind}; it must be a timestamp, ISO text or a number"
+        )
+
+
+def event_times(column: pa.Array, unit: str | None, now_us: int) -> tuple[Times, npt.NDArray[np.bool_]]:
+    """Times in µs, and which of them are usable (not null, readable, 1970 or later, not far ahead)."""
+    kind = column.type
+    if pa.types.is_string(kind):
+        column = _parse_iso(column)
+        kind = column.type
+    usable = pc.is_valid(column).to_numpy(zero_copy_only=False)
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        column = column.cast(pa.timestamp("us", getattr(kind, "tz", None)), safe=False).cast(pa.int64())
+        times = column.fill_null(0).to_numpy(zero_copy_only=False)
+    elif pa.types.is_floating(kind):
+        seconds = column.fill_null(0.0).to_numpy(zero_copy_only=False)
+        usable = usable & np.isfinite(seconds)
+        times = np.where(usable, seconds, 0.0) * _PER_UNIT_US[unit or "s"]
+        usable = usable & (np.abs(times) < 2**62)
+        times = np.where(usable, times, 0.0).round().astype(np.int64)
+    else:
+        numbers = column.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
+        per_unit = _PER_UNIT_US[unit or "ms"]
+        usable = usable & (np.abs(numbers) < 2**62 / max(per_unit, 1.0))
+        numbers = np.where(usable, numbers, 0)
+        times = numbers // 1000 if per_unit < 1 else numbers * int(per_unit)
+    usable = usable & (times >= 0) & (times <= now_us + _FUTURE_US)
+    return times, usable
+
+
+def own_watermarks(times: Times, newest_us: int, lateness_us: int) -> tuple[Times | None, int]:
+    """For each record the watermark its partition had promised before it, if it lies behind that.
+
+    Returns ``None`` when every record is on time, and the newest event time afterwards.
+    """
+    running = np.maximum.accumulate(times)
+    newest = max(newest_us, int(running[-1]))
+    if newest == newest_us or int(times[0]) < newest_us or np.any(times[1:] < running[:-1]):
+        before = np.maximum(np.concatenate(([newest_us], running[:-1])), newest_us) - lateness_us
+        if np.any(times < before):
+            return before, newest
+    return None, newest
+
+
+def _parse_iso(column: pa.Array) -> pa.Array:
+    try:
+        return pc.cast(column, pa.timestamp("us", "UTC"))
+    except pa.ArrowInvalid:
+        parsed = []
+        for text in column.to_pylist():
+            try:
+                parsed.append(pc.cast(pa.array([text]), pa.timestamp("us", "UTC"))[0].value if text is not None else None)
+            except pa.ArrowInvalid:
+                try:
+                    parsed.append(pc.cast(pa.array([text]), pa.timestamp("us"))[0].value)
+                except pa.ArrowInvalid:
+                    parsed.append(None)
+        return pa.array(parsed, pa.int64()).cast(pa.timestamp("us", "UTC"))

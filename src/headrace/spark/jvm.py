@@ -1,0 +1,56 @@
+"""All py4j is here: the epoch clock, and reading Spark's own logs.
+
+The clock is a real-time source without data (``LowLatencyMemoryStream``): its tasks run until the
+epoch's time is up. Where the executor is the driver's own JVM (``local[n]``) the clock is ours to
+turn: it stands still, so an epoch lasts until ``end_epoch`` moves it past any deadline and wakes
+the readers with one record each. On a cluster an epoch lasts as long as the trigger says.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+_FAR_MS = 10**12
+_STEP_MS = 10**9
+
+
+class EpochClock:
+    """The source of stage 0 in real-time mode: ``partitions`` tasks, no rows."""
+
+    def __init__(self, session: SparkSession, partitions: int, offset: int) -> None:
+        jvm: Any = session.sparkContext._jvm
+        sql = jvm.org.apache.spark.sql
+        self._jvm, self._partitions = jvm, partitions
+        self.turnable = session.sparkContext.master.startswith("local[") or session.sparkContext.master == "local"
+        low_latency = sql.execution.datasources.v2.LowLatencyClock
+        system = jvm.org.apache.spark.util.SystemClock()
+        if self.turnable:
+            self._manual = jvm.org.apache.spark.util.ManualClock(int(time.time() * 1000) + _FAR_MS)
+            low_latency.setClock(self._manual)
+        else:
+            low_latency.setClock(system)
+        self._stream = sql.execution.streaming.sources.LowLatencyMemoryStream(
+            0, session._jsparkSession, partitions, system, sql.Encoders.STRING()
+        )
+        self.frame = DataFrame(self._stream.toDF(), session)
+        self._add(offset)  # records that earlier runs' wake-ups left in the offset log
+
+    def end_epoch(self) -> None:
+        """Let the running epoch end now (``turnable`` clocks only)."""
+        self._manual.advance(_STEP_MS)
+        self._add(1)
+
+    def _add(self, per_partition: int) -> None:
+        records = self._jvm.java.util.ArrayList()
+        for _ in range(per_partition * self._partitions):
+            records.append("")
+        self._stream.addData(self._jvm.scala.jdk.javaapi.CollectionConverters.asScala(records))
+
+
+def release_clock(session: SparkSession) -> None:
+    """Give Spark its own clock back."""
+    jvm: Any = session.sparkContext._jvm
+    jvm.org.apache.spark.sql.execution.datasources.v2.LowLatencyClock.setClock(jvm.org.apache.spark.util.SystemClock())

@@ -1,0 +1,87 @@
+"""From a job to a compiled plan: validation, schemas, stages. Pure but for sampling sources."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.api.job import Job
+from headrace.config import Settings
+from headrace.connect.collect import CollectHere, collect_sink
+from headrace.errors import GraphError
+from headrace.graph.nodes import Graph, Node, ReduceNode, SinkNode, SourceNode
+from headrace.graph.render import describe
+from headrace.graph.stages import lay_out
+from headrace.graph.validate import validate
+from headrace.runtime.infer import infer
+from headrace.runtime.plan import JobPlan
+from headrace.state.hashing import HASH_ID
+
+
+def plan_job(job: Job, checkpoint: Path, settings: Settings, *, collect: bool = False) -> JobPlan:
+    """Validate a job, fix its schemas and lay it out in stages.
+
+    ``collect``: replace all sinks by ones that keep their rows under the checkpoint, and give one to
+    every stream that nothing reads.
+    """
+    graph = job.graph(need_sink=not collect)
+    graph = collecting(graph, checkpoint / "collected", every=collect)
+    validate(graph)
+    if settings.mode == "batch":
+        for node in graph.nodes:
+            if isinstance(node, SourceNode) and not node.source.bounded:
+                raise GraphError(
+                    f"source {node.name!r} never ends, so batch mode would not either; bound it or use another mode"
+                )
+    known = known_schemas(checkpoint)
+    inferred = infer(graph, known)
+    layout = lay_out(graph, settings.parallelism)
+    first = layout.stages[0].subtasks
+    partitions = {n.name: n.source.partitions(first) for n in graph.nodes if isinstance(n, SourceNode)}
+    run = uuid.uuid4().hex
+    return JobPlan(run, graph, layout, inferred.schemas, inferred.time_columns, partitions, settings, checkpoint)
+
+
+def collecting(graph: Graph, directory: Path, *, every: bool) -> Graph:
+    """The job with its ``hr.collect()`` sinks given a place, or with all results collected."""
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        if isinstance(node, SinkNode) and (every or isinstance(node.sink, CollectHere)):
+            node = replace(node, sink=collect_sink(directory / node.name))
+        nodes.append(node)
+        if every and not isinstance(node, SinkNode) and not graph.consumers(node.name):
+            nodes.append(SinkNode(f"{node.name}.collected", collect_sink(directory / node.name), (node.name,)))
+    return replace(graph, nodes=tuple(nodes))
+
+
+def identity(plan: JobPlan) -> dict[str, Any]:
+    """What a checkpoint must agree with: a change here would misread its state."""
+    return {
+        "job": plan.graph.job,
+        "slices": plan.settings.slices,
+        "hash": HASH_ID,
+        "partitions": plan.partitions,
+        "schemas": {name: schema.serialize().to_pybytes().hex() for name, schema in plan.schemas.items()},
+        "steps": {node.name: _shape(node) for node in plan.graph.nodes if not isinstance(node, SinkNode)},
+    }
+
+
+def known_schemas(checkpoint: Path) -> dict[str, pa.Schema]:
+    """The schemas fixed when the checkpoint was made."""
+    path = checkpoint / "headrace" / "job.json"
+    if not path.exists():
+        return {}
+    stored = json.loads(path.read_text()).get("schemas", {})
+    return {name: pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(text))) for name, text in stored.items()}
+
+
+def _shape(node: Node) -> str:
+    """What a step's state depends on: not its function, which may be mended, but its parameters."""
+    if isinstance(node, ReduceNode):
+        return describe(node)
+    return type(node).__name__

@@ -1,0 +1,38 @@
+"""What follows a commit: publish what sinks staged, discard what failed attempts left."""
+
+from __future__ import annotations
+
+from headrace.connect.sink import Sink
+from headrace.connect.staging import discard_staging
+from headrace.graph.nodes import SinkNode
+from headrace.runtime.plan import JobPlan
+from headrace.runtime.subtask import DEAD_LETTERS
+from headrace.state.versions import Manifest, Versions
+from headrace.tokens import Token
+
+
+def sinks_of(plan: JobPlan) -> dict[str, Sink]:
+    """All sinks by step, the dead-letter sink included."""
+    sinks: dict[str, Sink] = {node.name: node.sink for node in plan.graph.nodes if isinstance(node, SinkNode)}
+    if plan.graph.dead_letter is not None:
+        sinks[DEAD_LETTERS] = plan.graph.dead_letter
+    return sinks
+
+
+def publish(plan: JobPlan, manifest: Manifest) -> None:
+    """Make the rows of a picked attempt visible; repeating it changes nothing."""
+    for step, sink in sinks_of(plan).items():
+        sink.publish(manifest.token, [staged for staged in manifest.staged if staged.step == step])
+
+
+def discard_failed(plan: JobPlan, versions: Versions, generation: int) -> None:
+    """Remove what attempts of earlier drivers left that were never picked."""
+    picked = {str(token) for token in versions.picks()}
+    newest = max((token.epoch for token in versions.picks()), default=-1)
+
+    def keep(token: Token) -> bool:
+        return str(token) in picked or token.generation >= generation or (token.epoch < newest and not picked)
+
+    for sink in sinks_of(plan).values():
+        sink.discard(keep)
+        discard_staging(sink.staging_root(plan.checkpoint), keep)

@@ -1,0 +1,366 @@
+"""A running job: starts the query, keeps its epochs going, restarts it after failures, stops it cleanly."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import tempfile
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from pyspark.sql import SparkSession
+
+from headrace.channel.server import ChannelServer, Reply
+from headrace.connect.collect import Collect, read_collected
+from headrace.connect.console import ConsoleSink
+from headrace.errors import HeadraceError, RunFailedError
+from headrace.graph.nodes import SinkNode
+from headrace.measure.figures import LatencyFigures, figures_of
+from headrace.runtime.plan import Description, JobPlan
+from headrace.spark.commits import committed, last_committed
+from headrace.spark.compaction import Compactor
+from headrace.spark.engines import BatchEngine, Engine, MicrobatchEngine, RealtimeEngine
+from headrace.spark.epochs import Coordinator
+from headrace.spark.failures import Failure, understand
+from headrace.spark.planning import identity
+from headrace.spark.publishing import discard_failed, publish
+from headrace.state.versions import Manifest, Versions
+from headrace.tokens import Token
+
+_log = logging.getLogger("headrace")
+_LOOP_S = 0.02
+_LONGEST_BACKOFF_S = 30.0
+
+State = Literal["starting", "running", "restarting", "finished", "stopped", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened to the run, in words."""
+
+    at_s: float
+    what: str
+    detail: str
+
+
+@dataclass(slots=True)
+class Status:
+    """What a run is doing."""
+
+    state: State
+    epoch: int
+    committed_epochs: int
+    restarts: int
+    counters: dict[str, int] = field(default_factory=dict)
+    workers: int = 0
+
+
+class Run:
+    """A handle on a running job: ``wait() stop() status() latency() decisions() rows(sink)``."""
+
+    def __init__(self, plan: JobPlan, session: SparkSession, *, own_session: bool, temporary: bool) -> None:
+        self.plan, self._session = plan, session
+        self._own_session, self._temporary = own_session, temporary
+        self._spark_checkpoint = plan.checkpoint / "spark"
+        self._versions = Versions(plan.checkpoint)
+        self._generation = self._versions.open(identity(plan))
+        self._coordinator = Coordinator(plan, self._versions, self._generation, on_sealed=self._on_sealed)
+        self._compactor = Compactor(self._versions)
+        self._lock = threading.RLock()
+        self._reports: dict[tuple[int, int], dict[str, Any]] = {}
+        self._history: deque[dict[str, Any]] = deque(maxlen=4096)
+        self._failures: list[dict[str, Any]] = []
+        self._events: list[Event] = []
+        self._counters: dict[str, int] = {}
+        self._sealed: list[Manifest] = []
+        self._state: State = "starting"
+        self._failure: HeadraceError | None = None
+        self._restarts = self._commits = 0
+        self._epoch_at_s: float | None = None
+        self._asked_to_end: Token | None = None
+        self._stop_at_s: float | None = None
+        self._finish = False
+        self._done = threading.Event()
+        self._seconds: float | None = None
+        self.gaps_s: list[float] = []
+        self._last_seal_s: float | None = None
+        self._began_s = float("inf")
+        host = "127.0.0.1"
+        if not session.sparkContext.master.startswith("local"):
+            host = session.sparkContext.getConf().get("spark.driver.host", host)
+        self._server = ChannelServer(host, self._on_message)
+        self._thread = threading.Thread(target=self._supervise, name="headrace-supervisor", daemon=True)
+
+    def start(self, seconds: float | None = None) -> Run:
+        """Begin; ``seconds`` ends the run cleanly after that long."""
+        self._seconds = seconds
+        self._recover()
+        self._thread.start()
+        return self
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait for the end; raises what the job failed with. False if it still runs after the timeout."""
+        if not self._done.wait(timeout_s):
+            return False
+        self._thread.join(30)
+        if self._failure is not None:
+            raise self._failure
+        return True
+
+    def stop(self, timeout_s: float = 120.0) -> None:
+        """End the running epoch, commit it, and stop."""
+        self._stop_at_s = self._stop_at_s or time.monotonic()
+        self._done.wait(timeout_s)
+        self._thread.join(30)
+
+    def status(self) -> Status:
+        token = self._coordinator.token
+        return Status(
+            self._state, token.epoch if token else 0, self._commits, self._restarts, dict(self._counters), len(self._reports)
+        )
+
+    def latency(self) -> dict[str, LatencyFigures]:
+        """Per step: latency of what it received lately, from when it was due or read."""
+        with self._lock:
+            return figures_of(list(self._history))
+
+    def decisions(self) -> list[Event]:
+        """What was decided and what happened, oldest first."""
+        return list(self._events)
+
+    def rows(self, sink: str) -> list[dict[str, Any]]:
+        """The committed rows of a ``hr.collect()`` sink."""
+        node = self.plan.graph.by_name.get(sink)
+        if not isinstance(node, SinkNode) or not isinstance(node.sink, Collect):
+            raise HeadraceError(f"{sink!r} is not a collecting sink of job {self.plan.graph.job!r}")
+        rows: list[dict[str, Any]] = read_collected(node.sink.directory).to_pylist()
+        return rows
+
+    def tell_workers(self, message: dict[str, Any]) -> None:
+        """Send settings down to every subtask."""
+        with self._lock:
+            members = list(self._coordinator.members.values())
+        for member in members:
+            self._server.send(member.sender, "settings", message)
+
+    def _recover(self) -> None:
+        """Finish what a driver before us had committed, and clear away what it had not."""
+        last = last_committed(self._spark_checkpoint)
+        if last is not None:
+            picked = self._versions.pick(last, None)
+            if picked is not None:
+                publish(self.plan, self._versions.manifest(picked))
+        discard_failed(self.plan, self._versions, self._generation)
+
+    def _supervise(self) -> None:
+        backoff_s = self.plan.settings.restart_backoff_s
+        try:
+            while True:
+                engine = self._start_engine()
+                failure = self._watch(engine)
+                self._quietly(engine.stop)
+                if failure is None:
+                    self._state = "finished" if self._finish else "stopped"
+                    return
+                epoch = self._coordinator.token.epoch if self._coordinator.token else -1
+                attempts = self._coordinator.attempts.get(epoch, 0)
+                if failure.final or attempts >= self.plan.settings.max_attempts or self._stop_at_s is not None:
+                    self._give_up(failure, epoch, attempts)
+                    return
+                self._restarts += 1
+                self._state = "restarting"
+                self._note("restart", f"epoch {epoch} failed ({failure.summary}); trying again in {backoff_s:g} s")
+                time.sleep(backoff_s)
+                backoff_s = min(2 * backoff_s, _LONGEST_BACKOFF_S)
+        except Exception as error:
+            self._failure = error if isinstance(error, HeadraceError) else RunFailedError(f"{type(error).__name__}: {error}")
+            self._failure.__cause__ = error if self._failure is not error else None
+            self._state = "failed"
+        finally:
+            self._clean_up()
+            self._done.set()
+
+    def _start_engine(self) -> Engine:
+        with self._lock:
+            query = self._coordinator.new_query()
+            self._failures.clear()
+            self._reports.clear()
+            self._epoch_at_s = self._asked_to_end = None
+        plan, address, spark_checkpoint = self.plan, self._server.address, self._spark_checkpoint
+        if plan.settings.mode == "realtime":
+            return RealtimeEngine(self._session, plan, query, address, spark_checkpoint)
+        if plan.settings.mode == "microbatch":
+            return MicrobatchEngine(self._session, plan, query, address, spark_checkpoint, self._begin_epoch, self._seal_epoch)
+        return BatchEngine(self._session, plan, query, address, self._begin_epoch, self._seal_epoch)
+
+    def _watch(self, engine: Engine) -> Failure | None:
+        """Keep epochs going until the run is over (None) or fails."""
+        while True:
+            alive = engine.alive()
+            self._commit_ready()
+            if self._finish or self._may_stop(engine):
+                return None
+            if not alive:
+                if self.plan.settings.mode == "batch" and engine.failure() is None:
+                    return None
+                time.sleep(0.1)  # workers' last words may still be on their way
+                with self._lock:
+                    return understand(list(self._failures), engine.failure())
+            if self._epoch_is_over():
+                self._asked_to_end = self._coordinator.token
+                engine.end_epoch()
+            time.sleep(_LOOP_S)
+
+    def _epoch_is_over(self) -> bool:
+        token, began = self._coordinator.token, self._epoch_at_s
+        if token is None or began is None or token == self._asked_to_end:
+            return False
+        now = time.monotonic()
+        if self._seconds is not None and self._stop_at_s is None and now - self._began_s >= self._seconds:
+            self._stop_at_s = now
+        return self._stop_at_s is not None or now - began >= self.plan.settings.epoch_s or self._sources_exhausted(token)
+
+    def _sources_exhausted(self, token: Token) -> bool:
+        with self._lock:
+            sources = [r for (stage, _), r in self._reports.items() if stage == 0 and r["token"] == str(token)]
+        wanted = self.plan.layout.stages[0].subtasks
+        return len(sources) == wanted and all(r["exhausted"] for r in sources)
+
+    def _may_stop(self, engine: Engine) -> bool:
+        """After a stop was asked for: once the epoch that ran then has been committed."""
+        if self._stop_at_s is None:
+            return False
+        asked = self._asked_to_end
+        if self.plan.settings.mode != "realtime":
+            return not self._sealed or not engine.alive()
+        if asked is not None and (picked := self._versions.picked(asked.epoch)) is not None and picked == asked:
+            return True
+        waited = time.monotonic() - self._stop_at_s
+        never_began = self._coordinator.token is None or self._epoch_at_s is None
+        return (never_began and waited > 20) or waited > self.plan.settings.epoch_s + 60
+
+    def _commit_ready(self) -> None:
+        """Pick and publish sealed epochs whose Spark commit has landed."""
+        while self._sealed:
+            manifest = self._sealed[0]
+            epoch = manifest.token.epoch
+            if self.plan.settings.mode != "batch" and not committed(self._spark_checkpoint, epoch):
+                return
+            picked = self._versions.pick(epoch, manifest.token)
+            with self._lock:
+                self._sealed.pop(0)
+            if picked is None:
+                continue
+            publish(self.plan, manifest if picked == manifest.token else self._versions.manifest(picked))
+            self._commits += 1
+            self._finish = self._finish or manifest.finished
+            self._compactor.tidy(running_epoch=epoch + 1)
+
+    def _begin_epoch(self, epoch: int) -> None:
+        with self._lock:
+            self._commit_ready()
+            self._coordinator.start(epoch)
+            self._epoch_at_s = time.monotonic()
+            self._state = "running"
+
+    def _seal_epoch(self, epoch: int) -> None:
+        deadline = time.monotonic() + self.plan.settings.join_timeout_s
+        while time.monotonic() < deadline:
+            with self._lock:
+                if all(m.description is not None for m in self._coordinator.members.values()):
+                    self._coordinator.seal()
+                    return
+            time.sleep(0.002)
+        with self._lock:
+            self._coordinator.seal()
+
+    def _on_sealed(self, manifest: Manifest, descriptions: list[Description]) -> None:
+        self._last_seal_s = time.monotonic()
+        base = self._compactor.replace(manifest)
+        if base is not manifest:
+            self._coordinator.sealed = base
+        self._sealed.append(base)
+        for description in descriptions:
+            for name, count in description.counters.items():
+                self._counters[name] = self._counters.get(name, 0) + count
+
+    def _on_message(self, sender: bytes, kind: str, body: dict[str, Any]) -> list[Reply]:
+        with self._lock:
+            match kind:
+                case "hello":
+                    replies = self._coordinator.hello(sender, body)
+                    if any(k == "plan" for _, k, _ in replies):
+                        self._epoch_at_s = None if self.plan.eager else self._epoch_at_s
+                    return replies
+                case "loaded":
+                    replies = self._coordinator.loaded(sender, body)
+                    if replies and self.plan.eager:
+                        self._epoch_began()
+                    return replies
+                case "desc":
+                    try:
+                        return self._coordinator.described(sender, body)
+                    except HeadraceError as error:
+                        self._failures.append(
+                            {"kind": type(error).__name__, "detail": [str(error)], "text": str(error), "stage": -1, "index": -1}
+                        )
+                        return [(m.sender, "fenced", {"why": str(error)}) for m in self._coordinator.members.values()]
+                case "report":
+                    self._reports[body["stage"], body["index"]] = body
+                    self._history.append(body)
+                case "failed":
+                    self._failures.append(body)
+                case "rows":
+                    node = self.plan.graph.by_name.get(body["step"])
+                    if isinstance(node, SinkNode) and isinstance(node.sink, ConsoleSink):
+                        node.sink.show(body["step"], body["rows"])
+            return []
+
+    def _epoch_began(self) -> None:
+        now = time.monotonic()
+        if self._last_seal_s is not None:
+            self.gaps_s.append(now - self._last_seal_s)
+        if self._state != "running":
+            self._state = "running"
+        self._began_s = min(self._began_s, now)
+        self._epoch_at_s = now
+
+    def _give_up(self, failure: Failure, epoch: int, attempts: int) -> None:
+        self._failure = failure.error
+        if not failure.final and attempts >= self.plan.settings.max_attempts:
+            self._failure = RunFailedError(f"epoch {epoch} failed {attempts} times, so the job was stopped: {failure.error}")
+            self._failure.__cause__ = failure.error
+        self._state = "failed"
+        self._note("failed", failure.summary)
+
+    def _note(self, what: str, detail: str) -> None:
+        self._events.append(Event(time.time(), what, detail))
+        _log.warning("%s: %s", what, detail)
+
+    def _quietly(self, action: Any) -> None:
+        """Stopping a query that failed may fail too; what matters has been noted."""
+        try:
+            action()
+        except Exception as error:
+            _log.debug("while stopping: %s", error)
+
+    def _clean_up(self) -> None:
+        self._quietly(self._commit_ready)
+        self._compactor.close()
+        self._server.close()
+        self._versions.close()
+        if self._own_session:
+            self._quietly(self._session.stop)
+
+    def forget(self) -> None:
+        """Remove a temporary checkpoint."""
+        if self._temporary:
+            shutil.rmtree(self.plan.checkpoint, ignore_errors=True)
+
+
+def temporary_checkpoint() -> Path:
+    return Path(tempfile.mkdtemp(prefix="headrace-"))

@@ -1,0 +1,110 @@
+"""The Spark session: the settings Headrace relies on, each with its reason."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from dataclasses import dataclass
+
+from pyspark.sql import SparkSession
+
+from headrace.config import Mode
+from headrace.errors import EnvironmentMissingError
+from headrace.spark.java import find_java
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A Spark setting that a mode needs. ``static`` ones cannot be changed in a running session."""
+
+    key: str
+    value: str
+    why: str
+    static: bool = False
+
+
+_REALTIME = (
+    Setting("spark.sql.streaming.realTimeMode.allowlistCheck", "false", "the allow-list names no Python operator"),
+    Setting("spark.python.udf.pipelined.enabled", "true", "results leave a worker while input still arrives"),
+    Setting("spark.python.unix.domain.socket.enabled", "true", "TCP delays small writes by up to 50 ms", True),
+    Setting("spark.sql.execution.pandas.udf.buffer.size", "4", "the default holds small rows back"),
+    Setting("spark.sql.execution.python.udf.buffer.size", "4", "the default holds small rows back"),
+    Setting("spark.sql.execution.arrow.maxRecordsPerBatch", "1", "a row is a whole buffer already"),
+    Setting("spark.shuffle.streaming.networkBufferMaxWaitTimeMs", "1", "the default waits 50 ms", True),
+    Setting("spark.sql.streaming.realTimeMode.minBatchDuration", "1000", "lets epochs be short"),
+    Setting(
+        "spark.sql.streaming.stateStore.providerClass",
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+        "real-time mode wants it",
+    ),
+)
+_STAGE_BY_STAGE = (
+    Setting("spark.sql.execution.arrow.maxRecordsPerBatch", "10000", "records come from Spark here"),
+    Setting("spark.sql.execution.arrow.maxBytesPerBatch", "67108864", "buffers are large rows"),
+    Setting("spark.sql.adaptive.enabled", "false", "partitions must stay as planned"),
+    Setting("spark.task.maxFailures", "1", "state and shuffle output must come from one attempt", True),
+    Setting("spark.speculation", "false", "state and shuffle output must come from one attempt", True),
+)
+_OURS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.task.maxFailures": "1",
+    "spark.stage.maxConsecutiveAttempts": "1",
+    "spark.python.daemon.module": "headrace.spark.daemon",
+    "spark.sql.streaming.stopTimeout": "20000",
+    "spark.sql.session.timeZone": "UTC",
+}
+
+
+def needed(mode: Mode) -> tuple[Setting, ...]:
+    """The settings a mode relies on."""
+    return _REALTIME if mode == "realtime" else _STAGE_BY_STAGE
+
+
+def open_session(mode: Mode, master: str, app: str, *, log_level: str = "OFF") -> SparkSession:
+    """A session of our own with everything set. Local ones listen on loopback only."""
+    find_java()
+    os.environ["PYSPARK_PYTHON"] = os.environ.get("PYSPARK_PYTHON", sys.executable)
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    settings = {**_OURS, **{s.key: s.value for s in _REALTIME}, "spark.log.level": log_level}
+    settings["spark.sql.warehouse.dir"] = os.path.join(tempfile.gettempdir(), "headrace-warehouse")  # noqa: PTH118
+    if master.startswith("local"):
+        settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    session = SparkSession.builder.master(master).appName(app).config(map=settings).getOrCreate()
+    prepare(session, mode)
+    return session
+
+
+def prepare(session: SparkSession, mode: Mode) -> None:
+    """Set what a mode needs in a session, ours or a user's; say what is missing and cannot be set."""
+    missing = []
+    for setting in needed(mode):
+        current = session.conf.get(setting.key, None) or session.sparkContext.getConf().get(setting.key, None)
+        if current == setting.value:
+            continue
+        if setting.static:
+            if setting.key == "spark.task.maxFailures" and session.sparkContext.master.startswith("local["):
+                continue  # local mode never retries a task
+            if setting.key == "spark.speculation" and current is None:
+                continue
+            missing.append(setting)
+        else:
+            session.conf.set(setting.key, setting.value)
+    if missing:
+        lines = "\n".join(f"  {s.key} = {s.value}   # {s.why}" for s in missing)
+        raise EnvironmentMissingError(
+            f"this Spark session lacks settings that {mode} mode needs and that must be there when it is created; "
+            f"add to SparkSession.builder.config(...):\n{lines}"
+        )
+
+
+def check_slots(session: SparkSession, slots: int) -> None:
+    """Real-time mode holds one task slot per subtask for the whole epoch."""
+    have = session.sparkContext.defaultParallelism
+    if have < slots:
+        raise EnvironmentMissingError(
+            f"the job needs {slots} task slots at once, but {session.sparkContext.master} has {have}; "
+            f"use master='local[{slots}]' or more executors, or lower parallelism"
+        )

@@ -1,0 +1,59 @@
+"""What Spark calls in a Python worker: one stage of one epoch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark import TaskContext
+
+from headrace.channel.client import ChannelClient
+from headrace.channel.keys import Address
+from headrace.errors import HeadraceError
+from headrace.runtime.epoch import Cache, run_epoch
+from headrace.runtime.plan import JobPlan
+
+_cache = Cache()
+_clients: dict[str, ChannelClient] = {}
+
+
+@dataclass(frozen=True)
+class StageTask:
+    """The function given to ``mapInArrow``. ``epoch`` is None where Spark tells it to the task."""
+
+    plan: JobPlan
+    stage: int
+    query: int
+    address: Address
+    epoch: int | None = None
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        assert context is not None
+        epoch = self.epoch if self.epoch is not None else int(context.getLocalProperty("streaming.sql.batchId") or 0)
+        index = context.partitionId()
+        channel = _client(self.address)
+        try:
+            yield from run_epoch(self.plan, self.stage, index, epoch, self.query, batches, channel, _cache)
+        except GeneratorExit:
+            raise
+        except Exception as error:
+            kind = type(error).__name__ if isinstance(error, HeadraceError) else "Exception"
+            detail = list(error.__reduce__()[1]) if kind == "UserCodeError" else [str(error)]
+            text = f"{type(error).__name__}: {error}"
+            channel.tell("failed", {"stage": self.stage, "index": index, "kind": kind, "detail": detail, "text": text})
+            raise
+
+
+def _client(address: Address) -> ChannelClient:
+    """One connection per worker process and driver."""
+    client = _clients.get(address.endpoint)
+    if client is None or client.pid != os.getpid():
+        for other in _clients.values():
+            if other.pid == os.getpid():
+                other.close()
+        _clients.clear()
+        client = _clients[address.endpoint] = ChannelClient(address)
+    return client

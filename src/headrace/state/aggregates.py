@@ -1,0 +1,241 @@
+"""Reducers as columns: every table row has one accumulator per reducer.
+
+Three families share one interface. ``Numeric`` keeps fixed-width numpy columns updated by scatter.
+``Entries`` keeps several values per row (top_k, distinct, quantile, collect, first, last) as Arrow
+columns that are appended to and compacted as a whole. ``UserState`` keeps a user's Python objects.
+The first two never loop over records in Python. A partial (what ``export`` gives) can be merged
+anywhere states meet: in an output buffer, a pane, another slice (SCALLA's ``init / cb / fn``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.errors import SchemaError
+from headrace.graph.reducers import Aggregate, Reducer, UserReducer
+from headrace.state.entries import ENTRY_KINDS, Entries
+from headrace.state.plain import pack, unpack
+
+Rows = npt.NDArray[np.int64]
+Guard = Callable[[dict[str, Any], Exception], None]
+"""Told of a user function's exception and its record; raises unless the record may be skipped."""
+
+
+class Accumulator(Protocol):
+    """One reducer's state for all rows of a table."""
+
+    fields: list[pa.Field]
+    result: pa.DataType
+
+    def grow(self, capacity: int) -> None: ...
+
+    def reset(self, rows: Rows) -> None:
+        """Set rows back to 'nothing seen'."""
+        ...
+
+    def add(self, rows: Rows, batch: pa.RecordBatch, times: Rows) -> None:
+        """Absorb records; ``rows[i]`` is the table row of record ``i``, rows may repeat."""
+        ...
+
+    def merge(self, rows: Rows, partial: list[pa.Array]) -> None:
+        """Absorb partials with the columns of ``fields``."""
+        ...
+
+    def export(self, rows: Rows) -> list[pa.Array]:
+        """The rows' partials."""
+        ...
+
+    def finalize(self, rows: Rows) -> pa.Array:
+        """The rows' results."""
+        ...
+
+
+def accumulator(name: str, reducer: Reducer, schema: pa.Schema, guard: Guard, result: pa.DataType | None) -> Accumulator:
+    """The accumulator of one reducer over records of ``schema``."""
+    if isinstance(reducer, UserReducer):
+        return UserState(name, reducer, guard, result)
+    if reducer.kind == "count":
+        return Numeric(name, reducer, None)
+    column = schema.field(reducer.column).type
+    if reducer.kind in ("sum", "mean") and not is_number(column):
+        raise SchemaError(f"{reducer.describe()} needs a numeric column, but {reducer.column!r} is {column}")
+    if reducer.kind in ENTRY_KINDS or (reducer.kind in ("min", "max") and not is_fixed_width(column)):
+        return Entries(name, reducer, schema)
+    return Numeric(name, reducer, column)
+
+
+def is_number(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind) or pa.types.is_decimal(kind)
+    )
+
+
+def is_fixed_width(kind: pa.DataType) -> bool:
+    return bool(is_number(kind) and not pa.types.is_decimal(kind)) or bool(pa.types.is_temporal(kind))
+
+
+class Numeric:
+    """count, sum, mean, and min/max of fixed-width columns."""
+
+    def __init__(self, name: str, reducer: Aggregate, column: pa.DataType | None) -> None:
+        self._kind, self._column = reducer.kind, reducer.column
+        whole = column is not None and not pa.types.is_floating(column) and not pa.types.is_decimal(column)
+        dtype = np.dtype(np.int64 if whole and self._kind != "mean" else np.float64)
+        self._parts: list[tuple[np.ufunc, Any]] = []
+        self.fields: list[pa.Field] = []
+        if column is not None:
+            ufunc = {"sum": np.add, "mean": np.add, "min": np.minimum, "max": np.maximum}[self._kind]
+            self._parts.append((ufunc, self._identity(ufunc, dtype)))
+            self.fields.append(pa.field(f"{name}.value", pa.from_numpy_dtype(dtype)))
+        self._parts.append((np.add, np.int64(0)))
+        self.fields.append(pa.field(f"{name}.n", pa.int64()))
+        self.result: pa.DataType = {
+            "count": pa.int64(),
+            "sum": pa.from_numpy_dtype(dtype),
+            "mean": pa.float64(),
+        }.get(self._kind, column)
+        self._source = column
+        self._arrays = [np.full(0, identity) for _, identity in self._parts]
+
+    @staticmethod
+    def _identity(ufunc: np.ufunc, dtype: np.dtype[Any]) -> Any:
+        if ufunc is np.add:
+            return dtype.type(0)
+        low, high = (-np.inf, np.inf) if dtype.kind == "f" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+        return dtype.type(high if ufunc is np.minimum else low)
+
+    def grow(self, capacity: int) -> None:
+        for i, (_, identity) in enumerate(self._parts):
+            grown = np.full(capacity, identity)
+            grown[: len(self._arrays[i])] = self._arrays[i]
+            self._arrays[i] = grown
+
+    def reset(self, rows: Rows) -> None:
+        for array, (_, identity) in zip(self._arrays, self._parts):
+            array[rows] = identity
+
+    def add(self, rows: Rows, batch: pa.RecordBatch, times: Rows) -> None:
+        if self._column is not None:
+            column = batch.column(self._column)
+            if column.null_count:
+                rows = rows[pc.is_valid(column).to_numpy(zero_copy_only=False)]
+                column = column.drop_null()
+            self._parts[0][0].at(self._arrays[0], rows, self._numbers(column))
+        np.add.at(self._arrays[-1], rows, 1)
+
+    def _numbers(self, column: pa.Array) -> npt.NDArray[Any]:
+        dtype = self._arrays[0].dtype
+        kind = column.type
+        if pa.types.is_temporal(kind):
+            column = column.cast(pa.int32() if pa.types.is_date32(kind) or pa.types.is_time32(kind) else pa.int64())
+        elif pa.types.is_decimal(kind):
+            column = column.cast(pa.float64())
+        elif pa.types.is_boolean(kind):
+            column = column.cast(pa.int8())
+        numbers: npt.NDArray[Any] = column.to_numpy(zero_copy_only=False).astype(dtype, copy=False)
+        return numbers
+
+    def merge(self, rows: Rows, partial: list[pa.Array]) -> None:
+        for array, (ufunc, _), column in zip(self._arrays, self._parts, partial):
+            ufunc.at(array, rows, column.to_numpy(zero_copy_only=False))
+
+    def export(self, rows: Rows) -> list[pa.Array]:
+        return [pa.array(array[rows]) for array in self._arrays]
+
+    def finalize(self, rows: Rows) -> pa.Array:
+        n = self._arrays[-1][rows]
+        if self._kind == "count":
+            return pa.array(n)
+        values = self._arrays[0][rows]
+        if self._kind == "mean":
+            with np.errstate(invalid="ignore", divide="ignore"):
+                return pa.array(values / n, mask=n == 0)
+        column = pa.array(values, mask=n == 0)
+        if column.type == self.result:
+            return column
+        if pa.types.is_temporal(self.result) and self.result.bit_width == 32:
+            column = column.cast(pa.int32())
+        return column.cast(self.result)
+
+
+_UNSEEN = object()
+
+
+class UserState:
+    """A user's reducer: one Python object per row, stored as msgpack."""
+
+    def __init__(self, name: str, reducer: UserReducer, guard: Guard, result: pa.DataType | None) -> None:
+        self._reducer, self._guard, self._name = reducer, guard, name
+        self.fields = [pa.field(f"{name}.state", pa.binary())]
+        self.result = result if result is not None else pa.null()
+        self._states: list[Any] = []
+
+    def grow(self, capacity: int) -> None:
+        self._states.extend([_UNSEEN] * (capacity - len(self._states)))
+
+    def reset(self, rows: Rows) -> None:
+        for row in rows.tolist():
+            self._states[row] = _UNSEEN
+
+    def add(self, rows: Rows, batch: pa.RecordBatch, times: Rows) -> None:
+        states, update, init = self._states, self._reducer.update, self._reducer.init
+        for row, record in zip(rows.tolist(), batch.to_pylist()):
+            state = states[row]
+            try:
+                states[row] = update(init() if state is _UNSEEN else state, record)
+            except Exception as error:
+                self._guard(record, error)
+
+    def merge(self, rows: Rows, partial: list[pa.Array]) -> None:
+        states, combine = self._states, self._reducer.combine
+        for row, packed in zip(rows.tolist(), partial[0].to_pylist()):
+            if packed is None:
+                continue
+            other = unpack(packed)
+            if states[row] is _UNSEEN:
+                states[row] = other
+            elif combine is not None:
+                try:
+                    states[row] = combine(states[row], other)
+                except Exception as error:
+                    self._guard({"combine": [states[row], other]}, error)
+
+    def export(self, rows: Rows) -> list[pa.Array]:
+        packed = [
+            None if self._states[row] is _UNSEEN else pack(self._states[row], f"reducer {self._name!r}")
+            for row in rows.tolist()
+        ]
+        return [pa.array(packed, pa.binary())]
+
+    def values(self, rows: Rows) -> list[Any]:
+        """The rows' results as Python values."""
+        finalize, values = self._reducer.finalize, []
+        for row in rows.tolist():
+            state = self._states[row]
+            value = None
+            if state is not _UNSEEN:
+                try:
+                    value = finalize(state) if finalize is not None else state
+                except Exception as error:
+                    self._guard({"finalize": state}, error)
+            values.append(value)
+        return values
+
+    def finalize(self, rows: Rows) -> pa.Array:
+        return pa.array(self.values(rows), self.result)
+
+    def early(self, rows: Rows) -> npt.NDArray[np.bool_]:
+        """Which rows' results are wanted before the window ends."""
+        wanted = np.zeros(len(rows), dtype=bool)
+        early = self._reducer.early
+        if early is not None:
+            for i, row in enumerate(rows.tolist()):
+                if self._states[row] is not _UNSEEN:
+                    wanted[i] = bool(early(self._states[row]))
+        return wanted

@@ -1,0 +1,102 @@
+"""Group the rows of a batch by key columns and pane, without a Python loop over rows."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headrace.errors import SchemaError
+
+Rows = npt.NDArray[np.int64]
+Key = Hashable
+_NAN = float("nan")
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """``of_row[i]`` is the group of row ``i``; each group has a key and a pane."""
+
+    of_row: Rows
+    keys: list[Key]
+    panes: Rows
+
+
+def group(columns: list[pa.Array], panes: Rows | int) -> Groups:
+    """Distinct (pane, key) pairs of a batch; ``panes`` is one pane for all rows, or one per row."""
+    codes, values = key_codes(columns)
+    if isinstance(panes, int):
+        distinct_panes, pane_codes = np.array([panes], np.int64), None
+    else:
+        low, high = int(panes.min()), int(panes.max())
+        if low == high:
+            distinct_panes, pane_codes = np.array([low], np.int64), None
+        else:
+            distinct_panes, pane_codes = np.unique(panes, return_inverse=True)
+    if pane_codes is None:
+        return Groups(codes, values, np.full(len(values), distinct_panes[0], np.int64))
+    combined = pane_codes * len(values) + codes
+    present, of_row = _compact(combined, len(values) * len(distinct_panes))
+    keys = [values[i] for i in (present % len(values)).tolist()]
+    return Groups(of_row, keys, distinct_panes[present // len(values)])
+
+
+def key_codes(columns: list[pa.Array]) -> tuple[Rows, list[Key]]:
+    """A code per row and the key behind each code; a key of several columns is a tuple."""
+    codes, values = _codes(columns[0])
+    if len(columns) == 1:
+        return codes, values
+    parts = [values]
+    for column in columns[1:]:
+        more, distinct = _codes(column)
+        codes = codes * len(distinct) + more
+        parts.append(distinct)
+    size = int(np.prod([len(p) for p in parts], dtype=np.float64).clip(max=2**62))
+    present, of_row = _compact(codes, size)
+    decoded: list[list[Any]] = []
+    rest = present
+    for distinct in reversed(parts):
+        decoded.append([distinct[i] for i in (rest % len(distinct)).tolist()])
+        rest = rest // len(distinct)
+    return of_row, list(zip(*reversed(decoded)))
+
+
+def key_arrays(keys: list[Key], fields: list[pa.Field]) -> list[pa.Array]:
+    """Keys back as columns."""
+    if len(fields) == 1:
+        return [pa.array(keys, fields[0].type)]
+    columns = list(zip(*keys)) if keys else [()] * len(fields)
+    return [pa.array(column, field.type) for column, field in zip(columns, fields)]
+
+
+def check_key_type(name: str, kind: pa.DataType, step: str) -> None:
+    """Keys are scalars: lists and structs have no stable identity."""
+    if pa.types.is_nested(kind):
+        raise SchemaError(f"step {step!r}: key column {name!r} is {kind}; key by numbers, text, booleans or times")
+
+
+def _codes(column: pa.Array) -> tuple[Rows, list[Any]]:
+    encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+    values = encoded.dictionary.to_pylist()
+    if pa.types.is_floating(encoded.dictionary.type):
+        values = [_NAN if value != value else value for value in values]  # one NaN object, so that dicts find it
+    indices = encoded.indices
+    if indices.null_count:
+        indices = indices.fill_null(len(values))
+        values = [*values, None]
+    return indices.to_numpy(zero_copy_only=False).astype(np.int64), values
+
+
+def _compact(codes: Rows, size: int) -> tuple[Rows, Rows]:
+    """Distinct codes ascending, and each row's index among them."""
+    if size <= 4 * len(codes) + 1024:
+        present = np.flatnonzero(np.bincount(codes, minlength=size))
+        index = np.empty(size, np.int64)
+        index[present] = np.arange(len(present))
+        return present, index[codes]
+    distinct, of_row = np.unique(codes, return_inverse=True)
+    return distinct, of_row

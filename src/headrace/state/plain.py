@@ -1,0 +1,91 @@
+"""Plain Python data to bytes and back, without pickle: msgpack with a few types added.
+
+Reading never runs code that the bytes choose. Dictionary order and int/float/str types survive.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import msgpack
+import numpy as np
+
+from headrace.errors import StateError
+
+_TUPLE, _SET, _FROZENSET, _BIG_INT, _DATETIME, _DATE, _TIMEDELTA, _DECIMAL, _DEQUE = range(1, 10)
+
+
+def pack(value: Any, what: str = "state") -> bytes:
+    """Bytes of a plain value; StateError names what cannot be stored."""
+    try:
+        packed: bytes = msgpack.packb(value, default=_encode, strict_types=True, use_bin_type=True)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise StateError(
+            f"{what} holds {value!r:.120}, which cannot be stored ({error}); keep numbers, strings, bytes, lists, "
+            f"tuples, sets, dicts and datetimes in state"
+        ) from None
+    return packed
+
+
+def unpack(data: bytes | memoryview) -> Any:
+    """The value of ``pack``."""
+    return msgpack.unpackb(data, ext_hook=_decode, raw=False, strict_map_key=False)
+
+
+def _encode(value: Any) -> Any:
+    match value:
+        case tuple():
+            return msgpack.ExtType(_TUPLE, pack(list(value)))
+        case set():
+            return msgpack.ExtType(_SET, pack(sorted(value, key=pack)))
+        case frozenset():
+            return msgpack.ExtType(_FROZENSET, pack(sorted(value, key=pack)))
+        case deque():
+            return msgpack.ExtType(_DEQUE, pack(list(value)))
+        case int():
+            return msgpack.ExtType(_BIG_INT, str(value).encode())
+        case datetime():
+            return msgpack.ExtType(_DATETIME, value.isoformat().encode())
+        case date():
+            return msgpack.ExtType(_DATE, value.isoformat().encode())
+        case timedelta():
+            return msgpack.ExtType(_TIMEDELTA, pack([value.days, value.seconds, value.microseconds]))
+        case Decimal():
+            return msgpack.ExtType(_DECIMAL, str(value).encode())
+        case np.generic():
+            return value.item()
+        case dict():
+            return dict(value)
+        case list():
+            return list(value)
+        case str():
+            return str.__str__(value)
+        case _:
+            raise TypeError(f"a {type(value).__name__}")
+
+
+def _decode(code: int, data: bytes) -> Any:
+    match code:
+        case 1:
+            return tuple(unpack(data))
+        case 2:
+            return set(unpack(data))
+        case 3:
+            return frozenset(unpack(data))
+        case 4:
+            return int(data)
+        case 5:
+            return datetime.fromisoformat(data.decode())
+        case 6:
+            return date.fromisoformat(data.decode())
+        case 7:
+            return timedelta(*unpack(data))
+        case 8:
+            return Decimal(data.decode())
+        case 9:
+            return deque(unpack(data))
+        case _:
+            raise StateError(f"stored value has an unknown type code {code}")

@@ -1,0 +1,254 @@
+"""Run a job in this process: threads for subtasks, queues for the shuffle, no Spark."""
+
+from __future__ import annotations
+
+import queue
+import random
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pyarrow as pa
+
+from headrace.api.job import Job
+from headrace.config import Settings
+from headrace.connect.collect import read_collected
+from headrace.errors import ChannelError, FencedError
+from headrace.runtime.epoch import Cache, run_epoch
+from headrace.runtime.plan import JobPlan
+from headrace.spark.epochs import Coordinator
+from headrace.spark.planning import plan_job
+from headrace.spark.publishing import publish
+from headrace.state.versions import Versions
+
+Pause = Callable[[int, int], float]
+"""Stage and subtask → seconds to hold a row back; for trying interleavings."""
+
+
+class LocalRun:
+    """A job with its checkpoint; ``epoch()`` runs one epoch and commits it.
+
+    Sinks of the job are replaced by collecting ones, read with ``rows``.
+    """
+
+    def __init__(self, job: Job, checkpoint: Path, *, pause: Pause | None = None, **options: Any) -> None:
+        self.plan: JobPlan = plan_job(job, checkpoint, Settings.of(**options), collect=True)
+        self.versions = Versions(checkpoint)
+        self._pause = pause or (lambda stage, index: 0.0)
+        generation = self.versions.open(self.plan_identity())
+        self.coordinator = Coordinator(self.plan, self.versions, generation)
+        self._lock = threading.Lock()
+        self._caches: dict[tuple[int, int], Cache] = {}
+        last = self.versions.last_picked()
+        self.next_epoch = last.epoch + 1 if last else 0
+        self.reports: list[dict[str, Any]] = []
+        self.finished = False
+
+    def plan_identity(self) -> dict[str, Any]:
+        return {"job": self.plan.graph.job, "slices": self.plan.settings.slices}
+
+    def run(self, *, seconds: float = 1.0, most_epochs: int = 1000) -> None:
+        """Epochs until the sources are exhausted."""
+        for _ in range(most_epochs):
+            self.epoch(seconds=seconds)
+            if self.finished:
+                return
+
+    def epoch(self, *, seconds: float = 1.0, commit: bool = True) -> None:
+        """One epoch: it ends when all sources are exhausted, or after ``seconds``."""
+        epoch = self.next_epoch
+        query = self.coordinator.new_query()
+        if not self.plan.eager:
+            self.coordinator.start(epoch)
+        stages = self.plan.layout.stages
+        pipes = [[_Pipe() for _ in range(stage.subtasks)] for stage in stages]
+        tasks = [
+            _Task(self, pipes, stage.index, index, epoch, query) for stage in stages for index in range(stage.subtasks)
+        ]
+        if self.plan.eager:
+            for task in tasks:
+                task.start()
+            self._end_when_exhausted(tasks, seconds)
+            for pipe in pipes[0]:
+                pipe.close()
+            for stage in stages:
+                for task in (t for t in tasks if t.stage == stage.index):
+                    task.join(60)
+                if stage.index + 1 < len(stages):
+                    for pipe in pipes[stage.index + 1]:
+                        pipe.close()
+        else:
+            for pipe in pipes[0]:
+                pipe.close()
+            for stage in stages:
+                own = [t for t in tasks if t.stage == stage.index]
+                for task in own:
+                    task.start()
+                for task in own:
+                    task.join(60)
+                if stage.index + 1 < len(stages):
+                    for pipe in pipes[stage.index + 1]:
+                        pipe.close()
+        failures = [task.failure for task in tasks if task.failure is not None]
+        if failures:
+            for stage_pipes in pipes:
+                for pipe in stage_pipes:
+                    pipe.close()
+            raise min(failures, key=lambda error: isinstance(error, (ChannelError, FencedError)))
+        if not self.plan.eager:
+            self.coordinator.seal()
+        if commit:
+            self.commit()
+
+    def commit(self) -> None:
+        """What Spark's commit of the epoch entails: pick and publish."""
+        sealed = self.coordinator.sealed
+        assert sealed is not None
+        picked = self.versions.pick(sealed.token.epoch, sealed.token)
+        assert picked is not None
+        manifest = self.versions.manifest(picked)
+        publish(self.plan, manifest)
+        self.next_epoch = picked.epoch + 1
+        self.finished = manifest.finished
+
+    def rows(self, sink: str) -> list[dict[str, Any]]:
+        node = self.plan.graph.by_name[sink]
+        rows: list[dict[str, Any]] = read_collected(node.sink.directory).to_pylist()  # type: ignore[union-attr]
+        return rows
+
+    def close(self) -> None:
+        for cache in self._caches.values():
+            for subtask in cache.subtasks.values():
+                subtask.close()
+        self.versions.close()
+
+    def _end_when_exhausted(self, tasks: list[_Task], seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        sources = [t for t in tasks if t.stage == 0]
+        while time.monotonic() < deadline:
+            if any(t.failure is not None for t in tasks):
+                return
+            if all(t.exhausted for t in sources):
+                return
+            time.sleep(0.002)
+
+    def message(self, sender: bytes, kind: str, body: dict[str, Any]) -> None:
+        body = msgpack.unpackb(msgpack.packb(body), strict_map_key=False)
+        with self._lock:
+            handle = {
+                "hello": self.coordinator.hello,
+                "loaded": self.coordinator.loaded,
+                "desc": self.coordinator.described,
+            }.get(kind)
+            if handle is None:
+                self.reports.append({**body, "kind": kind})
+                return
+            for to, reply, content in handle(sender, body):
+                _CHANNELS[to].inbox.put({**content, "kind": reply})
+
+
+_CHANNELS: dict[bytes, _Channel] = {}
+
+
+class _Channel:
+    def __init__(self, run: LocalRun, name: bytes) -> None:
+        self.run, self.name = run, name
+        self.inbox: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        _CHANNELS[name] = self
+
+    def tell(self, kind: str, body: dict[str, Any]) -> None:
+        self.run.message(self.name, kind, body)
+
+    def poll(self) -> list[dict[str, Any]]:
+        return []
+
+    def wait(self, kind: str, token: str | None, timeout_s: float) -> dict[str, Any]:
+        try:
+            message = self.inbox.get(timeout=min(timeout_s, 10))
+        except queue.Empty:
+            raise ChannelError(f"no {kind!r}") from None
+        if message["kind"] == "fenced":
+            raise FencedError(message["why"])
+        if message["kind"] == "go" and kind != "go":
+            return self.wait(kind, token, timeout_s)
+        assert message["kind"] == kind, (message, kind)
+        return message
+
+
+class _Pipe:
+    """A subtask's input."""
+
+    def __init__(self) -> None:
+        self._rows: queue.SimpleQueue[pa.RecordBatch | None] = queue.SimpleQueue()
+
+    def put(self, row: pa.RecordBatch) -> None:
+        self._rows.put(row)
+
+    def close(self) -> None:
+        self._rows.put(None)
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        while (row := self._rows.get()) is not None:
+            yield row
+
+
+class _Task(threading.Thread):
+    """One subtask in one epoch."""
+
+    def __init__(self, run: LocalRun, pipes: list[list[_Pipe]], stage: int, index: int, epoch: int, query: int) -> None:
+        super().__init__(name=f"subtask-{stage}-{index}", daemon=True)
+        self.run_of, self.pipes, self.stage, self.index = run, pipes, stage, index
+        self.epoch, self.query = epoch, query
+        self.failure: Exception | None = None
+        self._cache = run._caches.setdefault((stage, index), Cache())
+
+    @property
+    def exhausted(self) -> bool:
+        if not self.is_alive():
+            return True
+        reports = [r for r in self.run_of.reports if r["stage"] == self.stage and r["index"] == self.index]
+        return bool(reports) and reports[-1]["exhausted"]
+
+    def run(self) -> None:
+        name = f"{id(self.run_of)}-{self.stage}-{self.index}-{self.query}".encode()
+        channel = _Channel(self.run_of, name)
+        plan = self.run_of.plan
+        after = self.pipes[self.stage + 1] if self.stage + 1 < len(self.pipes) else []
+        try:
+            rows = run_epoch(
+                plan, self.stage, self.index, self.epoch, self.query, self.pipes[self.stage][self.index], channel, self._cache
+            )
+            for batch in rows:
+                hold = self.run_of._pause(self.stage, self.index)
+                if hold:
+                    time.sleep(hold)
+                for i, route in enumerate(batch.column("route").to_pylist()):
+                    after[route].put(batch.slice(i, 1))
+        except Exception as error:
+            self.failure = error
+            for pipe in after:
+                pipe.close()
+        finally:
+            del _CHANNELS[name]
+
+
+def run_local(job: Job, *, mode: str = "realtime", seed: int | None = None, **options: Any) -> dict[str, list[dict[str, Any]]]:
+    """Run a bounded job to its end and return the rows of each sink, by name.
+
+    ``seed`` shuffles the timing of subtasks, to show that results do not depend on it.
+    """
+    dice = random.Random(seed)
+    pause: Pause | None = None if seed is None else lambda stage, index: dice.random() * 0.003
+    with tempfile.TemporaryDirectory(prefix="headrace-local-") as directory:
+        options.setdefault("report", "10 ms")
+        run = LocalRun(job, Path(directory), pause=pause, mode=mode, **options)
+        try:
+            run.run()
+            sinks = [n.name for n in run.plan.graph.nodes if n.name in run.plan.layout.stage_of and hasattr(n, "sink")]
+            return {sink: run.rows(sink) for sink in sinks}
+        finally:
+            run.close()
