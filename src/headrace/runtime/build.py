@@ -28,6 +28,7 @@ from headrace.runtime.reducing import CountReduce, Reduce, RunningReduce, WholeI
 from headrace.runtime.sessions import SessionReduce
 from headrace.runtime.usercode import Guard
 from headrace.runtime.windowed import DirectReduce, PanedReduce
+from headrace.state.table import Partials
 
 DeadLetter = Callable[[str, str, str], None]
 
@@ -105,9 +106,11 @@ def build_edges(plan: JobPlan, stage: int, sender: int, guards: dict[str, Guard]
     """The edges that leave the stage."""
     if stage + 1 >= len(plan.layout.stages):
         return []
-    receivers = plan.layout.stages[stage + 1].subtasks
+    after = plan.layout.stages[stage + 1]
+    targets = range(after.subtasks) if after.shuffled else range(sender, sender + 1)
+    slices, nowhere = plan.settings.slices, np.zeros(0, np.int64)
     return [
-        EdgeWriter(edge, sender, receivers, plan.settings.slices, np.zeros(0, np.int64), build_combiner(plan, edge, guards))
+        EdgeWriter(edge, sender, after.subtasks, targets, slices, nowhere, build_combiner(plan, edge, guards))
         for edge in plan.layout.border(stage + 1)
     ]
 
@@ -119,4 +122,4 @@ def build_combiner(plan: JobPlan, edge: Edge, guards: dict[str, Guard]) -> Combi
     guard = guards.setdefault(f"{node.name} (combine)", Guard(node.name, node.options.on_error or plan.graph.on_error))
     table = make_table(node, plan.schema_into(node.name), plan.schemas[node.name], guard, 1)
     window = node.window if isinstance(node.window, TimeWindow) else None
-    return Combiner(table, node.keys, window)
+    return Combiner(Partials(table.key_fields, table.accumulators), node.keys, window)

@@ -15,7 +15,7 @@ from headrace.runtime.batch import Batch, concat, to_wire
 from headrace.runtime.frames import Frame, Kind
 from headrace.state.grouping import Rows
 from headrace.state.hashing import slices_of
-from headrace.state.table import GroupTable
+from headrace.state.table import Partials
 
 _COMBINE_GAIN = 1.3
 """Records per group from which combining before the shuffle pays; below it rows go as they are."""
@@ -34,7 +34,7 @@ class Combiner:
     ``window`` is the receiver's; its panes are the groups, next to the keys.
     """
 
-    table: GroupTable
+    partials: Partials
     keys: tuple[str, ...]
     window: TimeWindow | None
     resting: int = 0
@@ -45,10 +45,7 @@ class Combiner:
             self.resting -= 1
             return None
         panes: Rows | int = batch.times // self.window.pane_us if self.window is not None else 0
-        columns = [batch.records.column(key) for key in self.keys]
-        rows = self.table.absorb(batch.records, columns, panes, batch.times)
-        partial = self.table.export(rows)
-        self.table.drop(rows)
+        partial = self.partials.of(batch.records, [batch.records.column(key) for key in self.keys], panes, batch.times)
         if batch.rows < _COMBINE_GAIN * partial.num_rows:
             self.resting = _RETRY_AFTER
         return partial
@@ -56,11 +53,15 @@ class Combiner:
 
 @dataclass(slots=True)
 class EdgeWriter:
-    """The sending end of one edge in one subtask: at most one open buffer."""
+    """The sending end of one edge in one subtask: at most one open buffer.
+
+    ``targets`` are the receivers it reaches: all of them through a shuffle, its own index otherwise.
+    """
 
     edge: Edge
     sender: int
     receivers: int
+    targets: range
     slices: int
     table: npt.NDArray[np.int64]
     combiner: Combiner | None = None
@@ -106,12 +107,12 @@ class EdgeWriter:
         self.pending, self.pending_late, self.pending_bytes, self.opened_us = [], [], 0, 0
         if self.watermark_us > self.told_us:
             self.told_us = self.watermark_us
-            for receiver in range(self.receivers):
+            for receiver in self.targets:
                 rows[receiver].append(self._time(Kind.WATERMARK, receiver).encode())
 
     def end(self, rows: list[list[bytes]]) -> None:
         """Tell every receiver that the epoch's last buffer has been sent."""
-        for receiver in range(self.receivers):
+        for receiver in self.targets:
             rows[receiver].append(self._time(Kind.END, receiver).encode())
 
     def _ship_batch(self, kind: Kind, batch: Batch, shipped_us: int, rows: list[list[bytes]]) -> None:

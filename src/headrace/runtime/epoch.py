@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -66,8 +67,9 @@ def run_epoch(
     read_into(inbox, batches)
     timeout_s = plan.settings.join_timeout_s
     place = {"stage": stage, "index": index}
-    hello = {**place, "query": query, "epoch": epoch, "pid": os.getpid(), "inventory": cache.inventory(plan.run, stage)}
-    channel.tell("hello", hello)
+    worker = {"pid": os.getpid(), "daemon": os.getppid(), "host": socket.gethostname()}
+    inventory = cache.inventory(plan.run, stage)
+    channel.tell("hello", {**place, "query": query, "epoch": epoch, "inventory": inventory, **worker})
     ticket = _ticket(channel.wait("plan", None, timeout_s))
     token = str(ticket.token)
     subtask = cache.take(plan, stage, ticket)

@@ -17,7 +17,7 @@ from headrace.state.hashing import slices_of
 from headrace.state.rows import RowStore
 
 _HOW = {"inner": "inner", "left": "left outer", "right": "right outer", "outer": "full outer"}
-_SIDES = ("left", "right")
+_SIDES = ("#left", "#right")
 
 
 class Join(Operator):
@@ -35,16 +35,18 @@ class Join(Operator):
                 if schema.get_field_index(key) < 0:
                     raise SchemaError(f"step {node.name!r}: key column {key!r} is not among {', '.join(schema.names)}")
                 check_key_type(key, schema.field(key).type, node.name)
-        right = schemas[1]
         for key in node.keys:
-            wanted = schemas[0].field(key).type
-            right = right.set(right.get_field_index(key), pa.field(key, wanted))
-        self._schemas = (schemas[0], right)
-        self._rows = [RowStore(schemas[0]), RowStore(right)]
+            left, right = (schema.field(key).type for schema in schemas)
+            if left != right:
+                raise SchemaError(
+                    f"step {node.name!r}: key column {key!r} is {left} on the left and {right} on the right; "
+                    f"give both sides one type with map or map_batch"
+                )
+        self._rows = [RowStore(schema) for schema in schemas]
         self._born_us = 0
 
     def stores(self) -> dict[str, Store]:
-        return dict(zip(_SIDES, self._rows))
+        return dict(zip(("left", "right"), self._rows))
 
     def on_batch(self, port: int, batch: Batch) -> None:
         self._born_us = batch.born_us
@@ -56,7 +58,7 @@ class Join(Operator):
             batch, first, last = batch.where(~dropped), first[~dropped], last[~dropped]
         if not batch.rows:
             return
-        records = batch.records.cast(self._schemas[port])
+        records = batch.records
         slices = slices_of([records.column(key) for key in self._node.keys], self._slices)
         while (inside := first <= last).any():
             for end in np.unique(first[inside]).tolist():
@@ -70,18 +72,28 @@ class Join(Operator):
             if end > watermark_us:
                 break
             left, right = (side.rows_of([end]) for side in self._rows)
-            joined = left.join(
-                right, list(self._node.keys), join_type=_HOW[self._node.how], right_suffix="_right", use_threads=False
-            )
             for side in self._rows:
                 side.drop(end)
+            joined = self._joined(left, right)
             n = joined.num_rows
             if n:
                 for name, at in (("window_start", end - self._window.size_us), ("window_end", end)):
                     if name not in joined.schema.names:  # rows of an earlier window keep their own bounds
                         joined = joined.append_column(name, timestamps(at, n))
-                records = joined.select(self._out.names).cast(self._out).combine_chunks().to_batches()[0]
+                records = joined.cast(self._out).combine_chunks().to_batches()[0]
                 self.emit(Batch(records, np.full(n, end - 1), self._born_us))
+
+    def _joined(self, left: pa.Table, right: pa.Table) -> pa.Table:
+        """The rows of both sides. Arrow joins keys and row numbers only: it cannot carry lists along."""
+        keys = list(self._node.keys)
+        numbered = [
+            side.select(keys).append_column(name, pa.array(np.arange(side.num_rows)))
+            for side, name in zip((left, right), _SIDES)
+        ]
+        pairs = numbered[0].join(numbered[1], keys, join_type=_HOW[self._node.how], use_threads=False)
+        columns = [pairs[name] if name in keys else left[name].take(pairs[_SIDES[0]]) for name in left.column_names]
+        columns += [right[name].take(pairs[_SIDES[1]]) for name in right.column_names if name not in keys]
+        return pa.table(columns, names=self._out.names[: len(columns)])
 
 
 def join_schema(node: JoinNode, left: pa.Schema, right: pa.Schema) -> pa.Schema:
@@ -92,5 +104,11 @@ def join_schema(node: JoinNode, left: pa.Schema, right: pa.Schema) -> pa.Schema:
         if field.name not in node.keys:
             fields.append(field.with_name(f"{field.name}_right") if field.name in names else field)
     taken = {field.name for field in fields}
+    if len(taken) < len(fields):
+        raise SchemaError(
+            f"step {node.name!r}: its output would have two columns of one name: {', '.join(f.name for f in fields)}; "
+            f"rename one before the join"
+        )
     bounds = [pa.field(name, pa.timestamp("us", "UTC")) for name in ("window_start", "window_end") if name not in taken]
     return pa.schema([*fields, *bounds])
+

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,8 +17,11 @@ from headrace.runtime.batch import Batch
 from headrace.runtime.meter import StepMeter
 from headrace.runtime.times import event_times
 from headrace.runtime.usercode import Guard
-from headrace.schemas import conform
+from headrace.schemas import conform, empty_batch
 from headrace.state.changes import Store
+
+_MISFIT = (pa.ArrowException, TypeError, ValueError, OverflowError)
+"""What Arrow raises for a value that does not fit a column; SchemaError is a TypeError."""
 
 
 def lowest_of(watermarks: Iterable[int]) -> int:
@@ -123,6 +126,7 @@ class Transform(Operator):
     def __init__(self, node: TransformNode, schema: pa.Schema, guard: Guard, time_column: tuple[str, str | None] | None) -> None:
         super().__init__(node.name)
         self._fn, self._schema, self._guard, self._time = node.fn, schema, guard, time_column
+        self._declared = node.options.returns is not None
         self.on_batch = {  # type: ignore[method-assign]
             "map": self._map,
             "flat_map": self._flat_map,
@@ -137,36 +141,18 @@ class Transform(Operator):
         self._emit_rows(batch, lambda record: self._fn(record) or ())
 
     def _emit_rows(self, batch: Batch, call: Any) -> None:
-        rows: list[Mapping[str, Any]] = []
+        rows: list[Any] = []
         origin: list[int] = []
         for i, record in enumerate(batch.records.to_pylist()):
             try:
                 made = list(call(record))
-                for row in made:
-                    if not isinstance(row, Mapping):
-                        raise SchemaError(f"must return records (mappings), not {type(row).__name__}: {row!r:.80}")
             except Exception as error:
                 self._guard(record, error)
                 continue
             rows += made
             origin += [i] * len(made)
-        records, kept = self._to_records(rows)
+        records, kept = to_records(rows, self._schema, self._guard, declared=self._declared)
         self.emit(batch.take(np.array([origin[k] for k in kept], np.int64)).with_records(records))
-
-    def _to_records(self, rows: list[Mapping[str, Any]]) -> tuple[pa.RecordBatch, list[int]]:
-        """Rows as Arrow; when they do not fit the schema, find out which and let the guard decide."""
-        try:
-            return pa.RecordBatch.from_pylist(rows, schema=self._schema), list(range(len(rows)))
-        except (pa.ArrowException, TypeError, ValueError, OverflowError):
-            kept = []
-            for i, row in enumerate(rows):
-                try:
-                    pa.RecordBatch.from_pylist([row], schema=self._schema)
-                    kept.append(i)
-                except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-                    reason = f"does not fit the schema fixed at the start ({_columns(self._schema)}): {error}"
-                    self._guard(row, SchemaError(reason))
-            return pa.RecordBatch.from_pylist([rows[i] for i in kept], schema=self._schema), kept
 
     def _filter(self, port: int, batch: Batch) -> None:
         keep = np.zeros(batch.rows, bool)
@@ -179,35 +165,80 @@ class Transform(Operator):
 
     def _map_batch(self, port: int, batch: Batch) -> None:
         try:
-            records = self._fn(batch.records)
-            if isinstance(records, pa.Table):
-                records = records.combine_chunks().to_batches()[0] if records.num_rows else records.schema.empty_table()
-            if not isinstance(records, pa.RecordBatch):
-                raise SchemaError(f"must return a pyarrow.RecordBatch, not {type(records).__name__}")
-            records = conform(records, self._schema, self.name)
+            records = self._called(batch)
+            if records.num_rows == batch.rows and self._in_order(batch, records):
+                made = [batch.with_records(records)]
+            elif batch.late is None and self._time is not None and records.schema.get_field_index(self._time[0]) >= 0:
+                made = [self._retimed(batch, records)]
+            else:
+                made = [self._single(part) for part in _of_one_time(batch)]
         except Exception as error:
             self._guard({"batch_of": batch.rows, "columns": batch.records.schema.names}, error)
             return
-        self.emit(self._retimed(batch, records))
+        for part in made:
+            self.emit(part)
+
+    def _called(self, batch: Batch) -> pa.RecordBatch:
+        records = self._fn(batch.records)
+        if isinstance(records, pa.Table):
+            records = records.combine_chunks().to_batches()[0] if records.num_rows else empty_batch(records.schema)
+        if not isinstance(records, pa.RecordBatch):
+            raise SchemaError(f"must return a pyarrow.RecordBatch, not {type(records).__name__}")
+        return conform(records, self._schema, self.name)
+
+    def _in_order(self, batch: Batch, records: pa.RecordBatch) -> bool:
+        """False if the event-time column shows that the rows were put in another order."""
+        if self._time is None or records.schema.get_field_index(self._time[0]) < 0:
+            return True
+        now, before = records.column(self._time[0]), batch.records.column(self._time[0])
+        return bool(now.equals(before)) or not now.sort().equals(before.sort())
 
     def _retimed(self, batch: Batch, records: pa.RecordBatch) -> Batch:
-        """Times for the rows that a map_batch function returned."""
-        if records.num_rows == batch.rows:
-            return batch.with_records(records)
-        if self._time is None or records.schema.get_field_index(self._time[0]) < 0:
-            if len(batch.times) and batch.late is None and self._time is None:
-                times = np.full(records.num_rows, batch.times.max())
-                return Batch(records, times, batch.born_us)
-            raise DataError(
-                f"step {self.name!r} changed the number of rows and dropped the event-time column; "
-                f"keep it in what the function returns"
-            )
+        """Times for rows that a function added, dropped or put in another order, from their time column."""
+        assert self._time is not None
         times, usable = event_times(records.column(self._time[0]), self._time[1], 2**61)
         if not usable.all():
-            raise DataError(f"step {self.name!r} returned rows without a usable event time")
-        # Which source promise a new row stands under is unknown; the strictest of the batch is safe.
-        late = np.full(records.num_rows, batch.late.max()) if batch.late is not None else None
-        return Batch(records, times, batch.born_us, late)
+            raise DataError("returned rows without a usable event time")
+        return Batch(records, times, batch.born_us)
+
+    def _single(self, part: Batch) -> Batch:
+        """Rows of one time and one promise: whatever the function makes of them has these too."""
+        records = self._called(part)
+        return part.take(np.zeros(records.num_rows, np.int64)).with_records(records)
+
+
+def _of_one_time(batch: Batch) -> Iterator[Batch]:
+    late = batch.late if batch.late is not None else np.zeros(batch.rows, np.int64)
+    for at_us, promised_us in sorted({*zip(batch.times.tolist(), late.tolist())}):
+        yield batch.where((batch.times == at_us) & (late == promised_us))
+
+
+def to_records(
+    rows: list[Any], schema: pa.Schema, guard: Guard, *, declared: bool
+) -> tuple[pa.RecordBatch, list[int]]:
+    """Rows that a user's function made as Arrow, and which of them fit; the guard decides about the others.
+
+    Columns that are not in the schema are a change of it, unless the user declared which ones to keep.
+    """
+    names = frozenset(schema.names)
+    if all(isinstance(row, Mapping) and (declared or names.issuperset(row)) for row in rows):
+        try:
+            return pa.RecordBatch.from_pylist(rows, schema=schema), list(range(len(rows)))
+        except _MISFIT:
+            pass  # find out which
+    kept = []
+    for i, row in enumerate(rows):
+        try:
+            if not isinstance(row, Mapping):
+                raise SchemaError(f"must return records (mappings), not {type(row).__name__}: {row!r:.80}")
+            if not declared and not names.issuperset(row):
+                raise SchemaError(f"column {min(row.keys() - names, key=str)!r} is new")
+            pa.RecordBatch.from_pylist([row], schema=schema)
+            kept.append(i)
+        except _MISFIT as error:
+            reason = f"does not fit the schema fixed at the start ({_columns(schema)}): {error}"
+            guard(row, SchemaError(reason))
+    return pa.RecordBatch.from_pylist([rows[i] for i in kept], schema=schema), kept
 
 
 def _columns(schema: pa.Schema) -> str:

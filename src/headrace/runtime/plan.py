@@ -21,7 +21,11 @@ TimeColumn = tuple[str, str | None]
 
 @dataclass(frozen=True)
 class JobPlan:
-    """The compiled job: the same in the driver, in every worker and in every epoch of a run."""
+    """The compiled job: the same in the driver, in every worker and in every epoch of a run.
+
+    ``fixed_schemas`` are those that the checkpoint keeps; in ``schemas`` sources lack columns that
+    no step reads.
+    """
 
     run: str
     graph: Graph
@@ -31,6 +35,7 @@ class JobPlan:
     partitions: dict[str, int]
     settings: Settings
     checkpoint: Path
+    fixed_schemas: dict[str, pa.Schema]
 
     @property
     def eager(self) -> bool:

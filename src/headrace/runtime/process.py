@@ -16,7 +16,7 @@ from headrace.errors import SchemaError, StateError
 from headrace.graph.nodes import ProcessNode, StateKind
 from headrace.graph.windows import FOREVER_US
 from headrace.runtime.batch import Batch
-from headrace.runtime.operators import Operator
+from headrace.runtime.operators import Operator, to_records
 from headrace.runtime.usercode import Guard
 from headrace.state.changes import Store
 from headrace.state.grouping import Key, check_key_type, key_arrays, key_codes
@@ -89,7 +89,7 @@ class Queue:
 
 
 class MappingState:
-    """A dictionary per key; each item is stored by itself."""
+    """A dictionary per key; each item is stored by itself. ``1``, ``1.0`` and ``True`` are three items."""
 
     def __init__(self, store: KeyedStore, name: str, key: Key) -> None:
         self._store, self._name, self._key = store, name, key
@@ -178,7 +178,7 @@ class Process(Operator):
         self.store = KeyedStore(
             node.name, lambda keys: slices_of(key_arrays(keys, fields), slices).tolist(), debug=debug
         )
-        self._timers: dict[ClockKind, list[tuple[int, int, Key, str]]] = {"event": [], "processing": []}
+        self._timers: dict[ClockKind, list[tuple[int, str, int, Key]]] = {"event": [], "processing": []}
         self._serial = 0
         self._state = KeyState(self)
         self._rows: list[dict[str, Any]] = []
@@ -210,7 +210,7 @@ class Process(Operator):
                 self._guard(record, error)
             origin += [i] * (len(self._rows) - before)
         if self._rows:
-            at = np.array(origin)
+            at = np.array(origin, np.int64)
             self._emit(batch.times[at], batch.born_us, late[at] if late is not None else None)
 
     def on_watermark(self, watermark_us: int) -> None:
@@ -231,13 +231,15 @@ class Process(Operator):
         self._push(clock, key, tag, at_us)
 
     def _push(self, clock: ClockKind, key: Key, tag: str, at_us: int) -> None:
-        self._serial += 1
-        heapq.heappush(self._timers[clock], (at_us, self._serial, key, tag))
+        self._serial += 1  # keys need not be comparable
+        heapq.heappush(self._timers[clock], (at_us, tag, self._serial, key))
 
     def _fire(self, clock: ClockKind, until_us: int) -> None:
         timers = self._timers[clock]
+        if until_us >= FOREVER_US:  # the input has ended: what on_timer sets now is never due
+            timers, self._timers[clock] = self._timers[clock], []
         while timers and timers[0][0] <= until_us:
-            at_us, _, key, tag = heapq.heappop(timers)
+            at_us, tag, _, key = heapq.heappop(timers)
             if self.store.get(f"#{clock}", key, tag) != at_us:
                 continue  # moved or cancelled since
             self.store.delete(f"#{clock}", key, tag)
@@ -255,12 +257,9 @@ class Process(Operator):
 
     def _emit(self, times: Any, born_us: int, late: Any) -> None:
         rows, self._rows = self._rows, []
-        try:
-            records = pa.RecordBatch.from_pylist(rows, schema=self._out)
-        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-            self._guard(rows[0], SchemaError(f"emitted a row that does not fit the schema fixed at the start: {error}"))
-            return
-        self.emit(Batch(records, times, born_us, late))
+        records, kept = to_records(rows, self._out, self._guard, declared=self._node.options.returns is not None)
+        at = np.array(kept, np.int64)
+        self.emit(Batch(records, times[at], born_us, late[at] if late is not None else None))
 
 
 def _us(at: datetime) -> int:

@@ -18,8 +18,11 @@ class SessionReduce(Reduce):
     """Sessions are table rows whose pane is their start; ``end`` is their last record's time.
 
     A batch is first cut into runs per key (vectorised); only runs, not records, meet the open
-    sessions one by one. A record that its source's watermark had passed joins only sessions that
-    were still open then, so the answer does not depend on how far other inputs have come.
+    sessions one by one. Two records belong together if less than the gap lies between them and
+    neither came after its source had promised the end of the other's session. ``reach`` is the time
+    after which a record still belongs: the gap before the start, or less far back where the session
+    has late records. So the answer depends neither on how far other inputs have come nor on the
+    order in which records arrive.
     """
 
     def __init__(self, node: ReduceNode, schema: pa.Schema, out: pa.Schema, guard: Guard, slices: int) -> None:
@@ -32,7 +35,7 @@ class SessionReduce(Reduce):
         self._runs: list[int] = []
 
     def extra_columns(self) -> tuple[str, ...]:
-        return ("end",)
+        return ("end", "reach")
 
     def restored(self, slices: list[int]) -> None:
         self._open = {}
@@ -69,23 +72,20 @@ class SessionReduce(Reduce):
 
     def _session(self, key: Key, start: int, end: int, promised_us: int) -> int:
         """The row of the session that ``[start, end]`` belongs to, merged with all it touches."""
-        table, ends = self.table, self.table.extras["end"]
-        touching = []
-        for row in self._open.get(key, ()):
-            began, ended = int(table.pane_of(np.array([row]))[0]), int(ends[row])
-            if start - ended < self._gap and began - end < self._gap and ended + self._gap > promised_us:
-                touching.append((began, row))
-        first = min([start, *(began for began, _ in touching)])
-        last = max([end, *(int(ends[row]) for _, row in touching)])
+        table, ends, reaches = self.table, self.table.extras["end"], self.table.extras["reach"]
+        reach = max(start, promised_us) - self._gap
+        touching = [row for row in self._open.get(key, ()) if int(ends[row]) > reach and end > int(reaches[row])]
+        first = min([start, *table.pane_of(np.array(touching, np.int64)).tolist()])
+        last = max([end, *(int(ends[row]) for row in touching)])
+        reach = min([reach, *(int(reaches[row]) for row in touching)])
         row = int(table.intern(np.array([first]), [key])[0])
-        ends = table.extras["end"]
-        for _, other in touching:
+        for other in touching:
             if other != row:
                 table.fold(row, other)
                 self._open[key].remove(other)
                 if other in self._runs:  # an earlier run of this batch was in the session that now ends here
                     self._runs = [row if taken == other else taken for taken in self._runs]
-        ends[row] = last
+        table.extras["end"][row], table.extras["reach"][row] = last, reach
         table.mark(np.array([row]))
         rows = self._open.setdefault(key, [])
         if row not in rows:

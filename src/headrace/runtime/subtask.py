@@ -127,6 +127,7 @@ class Subtask:
         self._cut_us = int(plan.settings.cut_s * 1e6)
         self._news_us = 0
         self._reported_us = self._listened_us = 0
+        self._told_end = False
         self._edges: list[EdgeWriter] = []
         self._counts: dict[str, int] = {}
 
@@ -135,6 +136,7 @@ class Subtask:
         plan = self.plan
         self._index, self._ticket, self._control = index, ticket, control
         self._counts = {}
+        self._told_end = False
         groups = plan.groups(self.stage)
         slices = [s for s in range(plan.settings.slices) if s % groups == ticket.group]
         fresh = self.version is None
@@ -158,16 +160,18 @@ class Subtask:
             operator.begin_epoch()
         for sink in [*self._sinks, *([self._letter_sink] if self._letter_sink else [])]:
             sink.open(self._sink_context(sink.name))
-        senders = range(plan.layout.stages[self.stage - 1].subtasks) if self.stage and plan.eager else range(0)
+        senders = range(0)
+        if self.stage and plan.eager:
+            before, shuffled = plan.layout.stages[self.stage - 1].subtasks, plan.layout.stages[self.stage].shuffled
+            senders = range(before) if shuffled else range(index, index + 1)
         for inbound in self._inbound.values():
             inbound.begin(senders)
         self._wire_edges(ticket)
 
     def run(self, inbox: Inbox) -> Iterator[pa.RecordBatch]:
         """Work until the input ends; yields rows for the next stage. Then call ``finish``."""
-        polling = bool(self._sources)
-        turn_rows = 0
-        while True:
+        polling, input_over, turn_rows = bool(self._sources), False, 0
+        while not (input_over and (self.plan.eager or not polling)):
             busy = False
             if polling:
                 busy = self._poll()
@@ -180,12 +184,11 @@ class Subtask:
                 inbox.done(item)
             elif isinstance(item, End):
                 if item.error is not None:
-                    raise item.error
-                if self.plan.eager or not polling:
-                    break
-                inbox.put(item)  # stage by stage, a source reads on although Spark has no rows for it
+                    raise ProtocolError(f"the input broke off: {item.error}") from item.error
+                input_over = True  # stage by stage, a source may read on although Spark has no rows for it
             self._tick()
             yield from self._flush()
+        self._tick()  # how far the sources' time has come, before the last buffers leave
         for operator in self._operators.values():
             for inbound in self._inbound.values():
                 if inbound.operator is operator:
@@ -280,7 +283,9 @@ class Subtask:
             self._listened_us = now
             for message in self._control.poll():
                 self._obey(message)
-        if now - self._reported_us > self.plan.settings.report_s * 1e6:
+        ended = self.has_sources and self.exhausted and not self._told_end
+        if ended or now - self._reported_us > self.plan.settings.report_s * 1e6:
+            self._told_end = self._told_end or ended
             self._report()
 
     def _take_row(self, row: Row) -> None:

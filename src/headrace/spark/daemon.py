@@ -6,9 +6,27 @@ Started by the JVM as ``python -m headrace.spark.daemon pyspark.worker``.
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyspark.daemon
 
 import headrace.spark.worker  # noqa: F401 - loaded for the workers forked from here
 
+_worker = pyspark.daemon.worker
+
+
+def _quiet_worker(*arguments: Any) -> int:
+    """A worker whose task was stopped finds its pipe closed: that is how a query ends, not an error.
+
+    Any code but 0 makes the daemon let the process end instead of waiting for its next task.
+    """
+    try:
+        code: int = _worker(*arguments)
+    except (BrokenPipeError, ConnectionResetError):
+        return 1
+    return code
+
+
 if __name__ == "__main__":
+    pyspark.daemon.worker = _quiet_worker
     pyspark.daemon.manager()

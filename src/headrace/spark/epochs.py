@@ -55,8 +55,9 @@ class Coordinator:
     on_sealed: Callable[[Manifest, list[Description]], None] | None = None
 
     def new_query(self) -> int:
-        """Workers of the query before are zombies from now on."""
+        """Workers of the query before are zombies from now on, and what it sealed without commit is void."""
         self.query += 1
+        self.sealed = None
         self.token, self.members, self.planned = None, {}, False
         return self.query
 

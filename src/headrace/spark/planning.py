@@ -15,6 +15,7 @@ from headrace.config import Settings
 from headrace.connect.collect import CollectHere, collect_sink
 from headrace.errors import GraphError
 from headrace.graph.nodes import Graph, Node, ReduceNode, SinkNode, SourceNode
+from headrace.graph.pruning import needed_columns
 from headrace.graph.render import describe
 from headrace.graph.stages import lay_out
 from headrace.graph.validate import validate
@@ -43,8 +44,26 @@ def plan_job(job: Job, checkpoint: Path, settings: Settings, *, collect: bool = 
     layout = lay_out(graph, settings.parallelism)
     first = layout.stages[0].subtasks
     partitions = {n.name: n.source.partitions(first) for n in graph.nodes if isinstance(n, SourceNode)}
-    run = uuid.uuid4().hex
-    return JobPlan(run, graph, layout, inferred.schemas, inferred.time_columns, partitions, settings, checkpoint)
+    return JobPlan(
+        uuid.uuid4().hex,
+        graph,
+        layout,
+        inferred.schemas | pruned(graph, inferred.schemas),
+        inferred.time_columns,
+        partitions,
+        settings,
+        checkpoint,
+        inferred.schemas,
+    )
+
+
+def pruned(graph: Graph, schemas: dict[str, pa.Schema]) -> dict[str, pa.Schema]:
+    """Schemas of the sources of which only some columns are ever read."""
+    narrow = {}
+    for node in graph.nodes:
+        if isinstance(node, SourceNode) and (columns := needed_columns(graph, node)):
+            narrow[node.name] = pa.schema([field for field in schemas[node.name] if field.name in columns])
+    return narrow
 
 
 def collecting(graph: Graph, directory: Path, *, every: bool) -> Graph:
@@ -66,7 +85,7 @@ def identity(plan: JobPlan) -> dict[str, Any]:
         "slices": plan.settings.slices,
         "hash": HASH_ID,
         "partitions": plan.partitions,
-        "schemas": {name: schema.serialize().to_pybytes().hex() for name, schema in plan.schemas.items()},
+        "schemas": {name: schema.serialize().to_pybytes().hex() for name, schema in plan.fixed_schemas.items()},
         "steps": {node.name: _shape(node) for node in plan.graph.nodes if not isinstance(node, SinkNode)},
     }
 

@@ -60,7 +60,11 @@ class Status:
 
 
 class Run:
-    """A handle on a running job: ``wait() stop() status() latency() decisions() rows(sink)``."""
+    """A handle on a running job: ``wait() stop() status() latency() decisions() rows(sink)``.
+
+    ``gaps_s`` are the pauses between epochs so far; ``placements`` says for each start of a subtask
+    (epoch, stage, subtask, parent process, process), where a parent stands for an executor.
+    """
 
     def __init__(self, plan: JobPlan, session: SparkSession, *, own_session: bool, temporary: bool) -> None:
         self.plan, self._session = plan, session
@@ -87,8 +91,10 @@ class Run:
         self._done = threading.Event()
         self._seconds: float | None = None
         self.gaps_s: list[float] = []
+        self.placements: deque[tuple[int, int, int, int, int]] = deque(maxlen=4096)
         self._last_seal_s: float | None = None
         self._began_s = float("inf")
+        self._ended_s = 0.0
         host = "127.0.0.1"
         if not session.sparkContext.master.startswith("local"):
             host = session.sparkContext.getConf().get("spark.driver.host", host)
@@ -122,6 +128,16 @@ class Run:
         return Status(
             self._state, token.epoch if token else 0, self._commits, self._restarts, dict(self._counters), len(self._reports)
         )
+
+    def worker_pids(self) -> list[int]:
+        """Processes that run subtasks now."""
+        with self._lock:
+            return sorted({report["pid"] for report in self._reports.values()})
+
+    @property
+    def busy_s(self) -> float:
+        """From when sources were let go to the last commit: the run without Spark's start-up."""
+        return max(self._ended_s - self._began_s, 0.0)
 
     def latency(self) -> dict[str, LatencyFigures]:
         """Per step: latency of what it received lately, from when it was due or read."""
@@ -185,7 +201,11 @@ class Run:
             self._done.set()
 
     def _start_engine(self) -> Engine:
+        self._commit_ready()
         with self._lock:
+            # An attempt that was sealed but whose commit did not land before its query ended is void: the
+            # epoch is run again, and only what is sealed then may be picked.
+            self._sealed.clear()
             query = self._coordinator.new_query()
             self._failures.clear()
             self._reports.clear()
@@ -257,6 +277,7 @@ class Run:
                 continue
             publish(self.plan, manifest if picked == manifest.token else self._versions.manifest(picked))
             self._commits += 1
+            self._ended_s = time.monotonic()
             self._finish = self._finish or manifest.finished
             self._compactor.tidy(running_epoch=epoch + 1)
 
@@ -292,6 +313,8 @@ class Run:
         with self._lock:
             match kind:
                 case "hello":
+                    where = (body["daemon"], body["pid"])
+                    self.placements.append((body["epoch"], body["stage"], body["index"], *where))
                     replies = self._coordinator.hello(sender, body)
                     if any(k == "plan" for _, k, _ in replies):
                         self._epoch_at_s = None if self.plan.eager else self._epoch_at_s

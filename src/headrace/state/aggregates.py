@@ -65,6 +65,9 @@ def accumulator(name: str, reducer: Reducer, schema: pa.Schema, guard: Guard, re
     column = schema.field(reducer.column).type
     if reducer.kind in ("sum", "mean") and not is_number(column):
         raise SchemaError(f"{reducer.describe()} needs a numeric column, but {reducer.column!r} is {column}")
+    ranked = schema.field(reducer.by).type if reducer.by is not None else column
+    if pa.types.is_nested(ranked) and reducer.kind in ("min", "max", "top_k", "distinct"):
+        raise SchemaError(f"{reducer.describe()} needs a column of values that can be ranked, not {ranked}")
     if reducer.kind in ENTRY_KINDS or (reducer.kind in ("min", "max") and not is_fixed_width(column)):
         return Entries(name, reducer, schema)
     return Numeric(name, reducer, column)
@@ -86,7 +89,8 @@ class Numeric:
     def __init__(self, name: str, reducer: Aggregate, column: pa.DataType | None) -> None:
         self._kind, self._column = reducer.kind, reducer.column
         whole = column is not None and not pa.types.is_floating(column) and not pa.types.is_decimal(column)
-        dtype = np.dtype(np.int64 if whole and self._kind != "mean" else np.float64)
+        wide = np.uint64 if column == pa.uint64() else np.int64
+        dtype = np.dtype(wide if whole and self._kind != "mean" else np.float64)
         self._parts: list[tuple[np.ufunc, Any]] = []
         self.fields: list[pa.Field] = []
         if column is not None:
@@ -126,7 +130,8 @@ class Numeric:
             if column.null_count:
                 rows = rows[pc.is_valid(column).to_numpy(zero_copy_only=False)]
                 column = column.drop_null()
-            self._parts[0][0].at(self._arrays[0], rows, self._numbers(column))
+            with np.errstate(invalid="ignore", over="ignore"):  # NaN and infinity are values like others
+                self._parts[0][0].at(self._arrays[0], rows, self._numbers(column))
         np.add.at(self._arrays[-1], rows, 1)
 
     def _numbers(self, column: pa.Array) -> npt.NDArray[Any]:
@@ -142,8 +147,9 @@ class Numeric:
         return numbers
 
     def merge(self, rows: Rows, partial: list[pa.Array]) -> None:
-        for array, (ufunc, _), column in zip(self._arrays, self._parts, partial):
-            ufunc.at(array, rows, column.to_numpy(zero_copy_only=False))
+        with np.errstate(invalid="ignore", over="ignore"):
+            for array, (ufunc, _), column in zip(self._arrays, self._parts, partial):
+                ufunc.at(array, rows, column.to_numpy(zero_copy_only=False))
 
     def export(self, rows: Rows) -> list[pa.Array]:
         return [pa.array(array[rows]) for array in self._arrays]
@@ -228,7 +234,20 @@ class UserState:
         return values
 
     def finalize(self, rows: Rows) -> pa.Array:
-        return pa.array(self.values(rows), self.result)
+        values = self.values(rows)
+        try:
+            return pa.array(values, self.result)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError):
+            return pa.array([self._fitting(value) for value in values], self.result)
+
+    def _fitting(self, value: Any) -> Any:
+        try:
+            pa.array([value], self.result)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            reason = f"reducer {self._name!r} gave a value that does not fit its type {self.result}: {error}"
+            self._guard({self._name: value}, SchemaError(reason))
+            return None
+        return value
 
     def early(self, rows: Rows) -> npt.NDArray[np.bool_]:
         """Which rows' results are wanted before the window ends."""
@@ -236,6 +255,10 @@ class UserState:
         early = self._reducer.early
         if early is not None:
             for i, row in enumerate(rows.tolist()):
-                if self._states[row] is not _UNSEEN:
-                    wanted[i] = bool(early(self._states[row]))
+                state = self._states[row]
+                if state is not _UNSEEN:
+                    try:
+                        wanted[i] = bool(early(state))
+                    except Exception as error:
+                        self._guard({"early": state}, error)
         return wanted

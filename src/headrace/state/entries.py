@@ -81,7 +81,9 @@ class Entries:
             value = value.filter(keep)
             order = order.filter(keep) if order is not None else None
         if self._kind == "quantile":
-            value = pa.array(_bucket(value.cast(pa.float64()).to_numpy(zero_copy_only=False)))
+            numbers = value.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+            real = ~np.isnan(numbers)  # a NaN has no rank
+            rows, value, order = rows[real], pa.array(_bucket(numbers[real])), order.filter(pa.array(real))
         self._append(rows, value, order)
 
     def merge(self, rows: Rows, partial: list[pa.Array]) -> None:
@@ -197,9 +199,9 @@ def _first_of_pair(table: pa.Table) -> npt.NDArray[np.bool_]:
 
 
 def _bucket(values: npt.NDArray[np.float64]) -> Rows:
-    """Signed logarithmic bucket numbers, monotone in the value; NaN counts as zero."""
+    """Signed logarithmic bucket numbers, monotone in the value."""
     magnitude = np.abs(values)
-    usable = np.isfinite(magnitude) & (magnitude > 1e-12)
+    usable = np.isfinite(magnitude) & (magnitude > 0)
     exponent = np.ceil(np.log(np.where(usable, magnitude, 1.0)) / _LOG_RATIO).astype(np.int64) + _BUCKET_SHIFT
     exponent = np.where(np.isinf(magnitude), 2 * _BUCKET_SHIFT, exponent)
     signed = np.where(values < 0, -exponent, exponent)

@@ -9,12 +9,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.errors import SchemaError
 
 Rows = npt.NDArray[np.int64]
 Key = Hashable
 _NAN = float("nan")
+_FEW_PANES = 64
+_MOST_CODES = 2**62
+"""Combined codes of several key columns stay below this, within 64 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +39,8 @@ def group(columns: list[pa.Array], panes: Rows | int) -> Groups:
         low, high = int(panes.min()), int(panes.max())
         if low == high:
             distinct_panes, pane_codes = np.array([low], np.int64), None
+        elif high - low < _FEW_PANES:
+            distinct_panes, pane_codes = np.arange(low, high + 1), panes - low
         else:
             distinct_panes, pane_codes = np.unique(panes, return_inverse=True)
     if pane_codes is None:
@@ -50,19 +56,26 @@ def key_codes(columns: list[pa.Array]) -> tuple[Rows, list[Key]]:
     codes, values = _codes(columns[0])
     if len(columns) == 1:
         return codes, values
-    parts = [values]
+    parts, size = [[values]], len(values)
     for column in columns[1:]:
         more, distinct = _codes(column)
-        codes = codes * len(distinct) + more
-        parts.append(distinct)
-    size = int(np.prod([len(p) for p in parts], dtype=np.float64).clip(max=2**62))
+        if size * len(distinct) > _MOST_CODES:
+            present, codes = _compact(codes, size)
+            parts, size = [_decoded(present, parts)], len(present)
+        codes, size = codes * len(distinct) + more, size * len(distinct)
+        parts.append([distinct])
     present, of_row = _compact(codes, size)
-    decoded: list[list[Any]] = []
-    rest = present
-    for distinct in reversed(parts):
-        decoded.append([distinct[i] for i in (rest % len(distinct)).tolist()])
-        rest = rest // len(distinct)
-    return of_row, list(zip(*reversed(decoded)))
+    return of_row, list(zip(*_decoded(present, parts)))
+
+
+def _decoded(codes: Rows, parts: list[list[list[Any]]]) -> list[list[Any]]:
+    """The columns behind combined codes; a part is one or more columns that share a code."""
+    columns: list[list[Any]] = []
+    for part in reversed(parts):
+        at = (codes % len(part[0])).tolist()
+        columns[:0] = [[column[i] for i in at] for column in part]
+        codes = codes // len(part[0])
+    return columns
 
 
 def key_arrays(keys: list[Key], fields: list[pa.Field]) -> list[pa.Array]:
@@ -80,6 +93,11 @@ def check_key_type(name: str, kind: pa.DataType, step: str) -> None:
 
 
 def _codes(column: pa.Array) -> tuple[Rows, list[Any]]:
+    if pa.types.is_dictionary(column.type) and pc.count_distinct(column.dictionary).as_py() < len(column.dictionary):
+        column = column.cast(column.type.value_type)
+    if pa.types.is_floating(column.type):
+        zero, nan = pa.scalar(0.0, column.type), pa.scalar(_NAN, column.type)
+        column = pc.if_else(pc.is_nan(column), nan, pc.add(column, zero))  # one NaN, and -0.0 becomes 0.0
     encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
     values = encoded.dictionary.to_pylist()
     if pa.types.is_floating(encoded.dictionary.type):

@@ -2,7 +2,8 @@
 
 Everything is one flat set of entries ``(name, key, sub) → value``: a queue's elements and a
 mapping's items are entries of their own, so an append to a long queue changes one entry, not the
-queue. Values are plain data; what is read must be ``set`` again to change.
+queue. Values are plain data; what is read must be ``set`` again to change. Keys and sub-keys are
+told apart by their stored bytes, so that an entry is the same one before and after a restore.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import pyarrow as pa
 
 from headrace.errors import StateError
 from headrace.state.changes import (
+    ID_COLUMNS,
     ZERO_DIGEST,
     Change,
     Digest,
@@ -28,8 +30,13 @@ from headrace.state.grouping import Key
 from headrace.state.hashing import hash_columns, row_stamps
 from headrace.state.plain import pack, unpack
 
-_SCHEMA = pa.schema([("name", pa.string()), ("key", pa.binary()), ("sub", pa.binary()), ("value", pa.binary())])
-Flat = tuple[str, Key, Any]
+_SCHEMA = pa.schema(
+    [("name", pa.string()), ("key", pa.binary()), ("sub", pa.binary()), ("value", pa.binary()), ("place", pa.int64())]
+)
+_NO_SUB = pack(None)
+Flat = tuple[str, bytes, bytes]
+Entry = tuple[bytes, int]
+"""A value's bytes, and its place among the entries of its name and key: the order in which they came."""
 
 
 class KeyedStore:
@@ -37,69 +44,78 @@ class KeyedStore:
 
     def __init__(self, step: str, slices_of: Callable[[list[Key]], list[int]], *, debug: bool = False) -> None:
         self._step, self._slices_of, self._debug = step, slices_of, debug
-        self._entries: dict[Flat, bytes] = {}
-        self._before: dict[Flat, bytes | None] = {}
-        self._subs: dict[tuple[str, Key], dict[Any, None]] = {}
+        self._entries: dict[Flat, Entry] = {}
+        self._before: dict[Flat, Entry | None] = {}
+        self._subs: dict[tuple[str, bytes], dict[bytes, None]] = {}
         self._digests: dict[int, Digest] = {}
         self._lent: dict[Flat, Any] = {}
+        self._key: tuple[Key, bytes] = (None, _NO_SUB)
 
     def get(self, name: str, key: Key, sub: Any = None, default: Any = None) -> Any:
-        flat = (name, key, sub)
-        packed = self._entries.get(flat)
-        if packed is None:
+        flat = self._flat(name, key, sub)
+        entry = self._entries.get(flat)
+        if entry is None:
             return default
-        value = unpack(packed)
+        value = unpack(entry[0])
         if self._debug:
             self._lent[flat] = value
         return value
 
     def set(self, name: str, key: Key, sub: Any, value: Any) -> None:
-        flat = (name, key, sub)
+        flat = self._flat(name, key, sub)
         packed = pack(value, f"step {self._step!r}, state {name!r}")
-        self._before.setdefault(flat, self._entries.get(flat))
-        self._entries[flat] = packed
+        old = self._entries.get(flat)
+        self._before.setdefault(flat, old)
         self._lent.pop(flat, None)
-        if sub is not None:
-            self._subs.setdefault((name, key), {})[sub] = None
+        if sub is None:
+            self._entries[flat] = (packed, 0)
+            return
+        subs = self._subs.setdefault(flat[:2], {})
+        if old is not None:
+            place = old[1]
+        else:
+            place = self._entries[*flat[:2], next(reversed(subs))][1] + 1 if subs else 0
+            subs[flat[2]] = None
+        self._entries[flat] = (packed, place)
 
     def delete(self, name: str, key: Key, sub: Any = None) -> bool:
-        flat = (name, key, sub)
-        packed = self._entries.pop(flat, None)
-        if packed is None:
+        flat = self._flat(name, key, sub)
+        entry = self._entries.pop(flat, None)
+        if entry is None:
             return False
-        self._before.setdefault(flat, packed)
+        self._before.setdefault(flat, entry)
         self._lent.pop(flat, None)
         if sub is not None:
-            subs = self._subs[name, key]
-            del subs[sub]
+            subs = self._subs[flat[:2]]
+            del subs[flat[2]]
             if not subs:
-                del self._subs[name, key]
+                del self._subs[flat[:2]]
         return True
 
     def subs(self, name: str, key: Key) -> list[Any]:
         """The sub-keys of a queue or mapping, oldest first."""
-        return list(self._subs.get((name, key), ()))
+        return [unpack(sub) for sub in self._subs_of(name, key)]
 
     def count(self, name: str, key: Key) -> int:
-        return len(self._subs.get((name, key), ()))
+        return len(self._subs_of(name, key))
 
     def first_sub(self, name: str, key: Key) -> Any:
-        return next(iter(self._subs.get((name, key), ())), None)
+        return unpack(next(iter(self._subs_of(name, key)), _NO_SUB))
 
     def last_sub(self, name: str, key: Key) -> Any:
-        return next(reversed(self._subs.get((name, key), {})), None)
+        return unpack(next(reversed(self._subs_of(name, key)), _NO_SUB))
 
     def all_of(self, name: str) -> Iterator[tuple[Key, Any, Any]]:
         """Every (key, sub, value) under a name; used to rebuild timers after a load."""
-        for (entry, key, sub), value in self._entries.items():
+        for (entry, key, sub), (value, _) in self._entries.items():
             if entry == name:
-                yield key, sub, unpack(value)
+                yield unpack(key), unpack(sub), unpack(value)
 
     def changes(self) -> list[Change]:
         self._check_unset_mutations()
         by_slice: dict[int, list[Flat]] = {}
         keys = list({flat[1]: None for flat in self._before})
-        slice_of = dict(zip(keys, self._slices_of(keys))) if keys else {}
+        slice_of = dict(zip(keys, self._slices_of([unpack(key) for key in keys]))) if keys else {}
         for flat in self._before:
             by_slice.setdefault(slice_of[flat[1]], []).append(flat)
         changes = [self._change(slice, flats) for slice, flats in sorted(by_slice.items())]
@@ -109,14 +125,25 @@ class KeyedStore:
     def load(self, slice: int, image: pa.RecordBatch, digest: Digest) -> None:
         self._digests[slice] = digest
         rows = zip(*(image.column(name).to_pylist() for name in _SCHEMA.names)) if image.num_rows else ()
-        loaded = [((name, unpack(key), unpack(sub)), value) for name, key, sub, value in rows]
-        for flat, value in sorted(loaded, key=lambda entry: (type(entry[0][2]).__name__, entry[0][2] or 0)):
-            self._entries[flat] = value
-            if flat[2] is not None:
-                self._subs.setdefault((flat[0], flat[1]), {})[flat[2]] = None
+        for name, key, sub, value, place in sorted(rows, key=lambda row: row[4]):
+            self._entries[name, key, sub] = (value, place)
+            if sub != _NO_SUB:
+                self._subs.setdefault((name, key), {})[sub] = None
+
+    def _flat(self, name: str, key: Key, sub: Any) -> Flat:
+        return name, self._packed(key), _NO_SUB if sub is None else pack(sub)
+
+    def _packed(self, key: Key) -> bytes:
+        """The key's bytes; one record's key is asked for several times in a row."""
+        if key is not self._key[0]:
+            self._key = (key, pack(key, f"step {self._step!r}, key"))
+        return self._key[1]
+
+    def _subs_of(self, name: str, key: Key) -> dict[bytes, None]:
+        return self._subs.get((name, self._packed(key)), {})
 
     def _change(self, slice: int, flats: list[Flat]) -> Change:
-        old = [(flat, value) for flat in flats if (value := self._before[flat]) is not None]
+        old = [(flat, entry) for flat in flats if (entry := self._before[flat]) is not None]
         new = [(flat, self._entries[flat]) for flat in flats if flat in self._entries]
         digest = self._digests.get(slice, ZERO_DIGEST)
         deletes, puts = no_ids(), _batch(new)
@@ -125,7 +152,7 @@ class KeyedStore:
             digest = plus(digest, total(row_stamps(before)), -1)
             gone = [i for i, (flat, _) in enumerate(old) if flat not in self._entries]
             taken = before.take(pa.array(gone, pa.int64()))
-            deletes = id_batch((taken.column(4).to_numpy(), taken.column(5).to_numpy()))
+            deletes = id_batch((taken.column(ID_COLUMNS[0]).to_numpy(), taken.column(ID_COLUMNS[1]).to_numpy()))
         if new:
             digest = plus(digest, total(row_stamps(puts)))
         self._digests[slice] = digest
@@ -133,22 +160,23 @@ class KeyedStore:
 
     def _check_unset_mutations(self) -> None:
         """Debug mode: a value that was read, changed in place and not set would be lost."""
-        for (name, key, sub), value in self._lent.items():
-            packed = self._entries.get((name, key, sub))
-            if packed is not None and pack(value) != packed:
+        for flat, value in self._lent.items():
+            entry, name = self._entries.get(flat), flat[0]
+            if entry is not None and pack(value) != entry[0]:
                 raise StateError(
-                    f"step {self._step!r}: state {name!r} of key {key!r} was changed in place without set(); "
+                    f"step {self._step!r}: state {name!r} of key {unpack(flat[1])!r} was changed in place without set(); "
                     f"call state[{name!r}].set(value) after changing it"
                 )
         self._lent.clear()
 
 
-def _batch(entries: list[tuple[Flat, bytes]]) -> pa.RecordBatch:
+def _batch(entries: list[tuple[Flat, Entry]]) -> pa.RecordBatch:
     columns = [
         pa.array([flat[0] for flat, _ in entries], pa.string()),
-        pa.array([pack(flat[1]) for flat, _ in entries], pa.binary()),
-        pa.array([pack(flat[2]) for flat, _ in entries], pa.binary()),
-        pa.array([value for _, value in entries], pa.binary()),
+        pa.array([flat[1] for flat, _ in entries], pa.binary()),
+        pa.array([flat[2] for flat, _ in entries], pa.binary()),
+        pa.array([value for _, (value, _) in entries], pa.binary()),
+        pa.array([place for _, (_, place) in entries], pa.int64()),
     ]
     batch = pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)
     if not entries:

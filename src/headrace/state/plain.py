@@ -5,24 +5,27 @@ Reading never runs code that the bytes choose. Dictionary order and int/float/st
 
 from __future__ import annotations
 
-from collections import deque
-from datetime import date, datetime, timedelta
+from collections import Counter, defaultdict, deque
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
 
 import msgpack
 import numpy as np
+import pandas as pd
 
 from headrace.errors import StateError
 
 _TUPLE, _SET, _FROZENSET, _BIG_INT, _DATETIME, _DATE, _TIMEDELTA, _DECIMAL, _DEQUE = range(1, 10)
+_TIME, _COUNTER, _DEFAULTDICT, _NANO_TIMESTAMP, _NANO_TIMEDELTA = range(10, 15)
+_FACTORIES: dict[str, Any] = {kind.__name__: kind for kind in (int, float, str, list, set, dict, bool, Counter, deque)}
 
 
 def pack(value: Any, what: str = "state") -> bytes:
     """Bytes of a plain value; StateError names what cannot be stored."""
     try:
         packed: bytes = msgpack.packb(value, default=_encode, strict_types=True, use_bin_type=True)
-    except (TypeError, ValueError, OverflowError) as error:
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise StateError(
             f"{what} holds {value!r:.120}, which cannot be stored ({error}); keep numbers, strings, bytes, lists, "
             f"tuples, sets, dicts and datetimes in state"
@@ -47,16 +50,29 @@ def _encode(value: Any) -> Any:
             return msgpack.ExtType(_DEQUE, pack(list(value)))
         case int():
             return msgpack.ExtType(_BIG_INT, str(value).encode())
+        case pd.Timestamp():
+            return msgpack.ExtType(_NANO_TIMESTAMP, pack([value.as_unit("ns").value, str(value.tz) if value.tz else None]))
         case datetime():
             return msgpack.ExtType(_DATETIME, value.isoformat().encode())
         case date():
             return msgpack.ExtType(_DATE, value.isoformat().encode())
+        case time():
+            return msgpack.ExtType(_TIME, value.isoformat().encode())
+        case pd.Timedelta():
+            return msgpack.ExtType(_NANO_TIMEDELTA, pack(value.as_unit("ns").value))
         case timedelta():
             return msgpack.ExtType(_TIMEDELTA, pack([value.days, value.seconds, value.microseconds]))
         case Decimal():
             return msgpack.ExtType(_DECIMAL, str(value).encode())
         case np.generic():
             return value.item()
+        case Counter():
+            return msgpack.ExtType(_COUNTER, pack(dict(value)))
+        case defaultdict():
+            factory = getattr(value.default_factory, "__name__", "None")
+            if _FACTORIES.get(factory) is not value.default_factory:
+                raise TypeError(f"a defaultdict of {factory}: give it a built-in type")
+            return msgpack.ExtType(_DEFAULTDICT, pack([factory, dict(value)]))
         case dict():
             return dict(value)
         case list():
@@ -87,5 +103,17 @@ def _decode(code: int, data: bytes) -> Any:
             return Decimal(data.decode())
         case 9:
             return deque(unpack(data))
+        case 10:
+            return time.fromisoformat(data.decode())
+        case 11:
+            return Counter(unpack(data))
+        case 12:
+            factory, items = unpack(data)
+            return defaultdict(_FACTORIES.get(factory), items)
+        case 13:
+            nanoseconds, zone = unpack(data)
+            return pd.Timestamp(nanoseconds, tz=zone)
+        case 14:
+            return pd.Timedelta(unpack(data))
         case _:
             raise StateError(f"stored value has an unknown type code {code}")

@@ -28,6 +28,30 @@ PANE = "__pane"
 _FIRST_CAPACITY = 1024
 
 
+class Partials:
+    """Groups one batch at a time into partials that a ``GroupTable`` can absorb; keeps nothing."""
+
+    def __init__(self, keys: list[pa.Field], accumulators: Sequence[Accumulator]) -> None:
+        self._keys, self._accumulators, self._capacity = keys, list(accumulators), _FIRST_CAPACITY
+        fields = (field for accumulator in self._accumulators for field in accumulator.fields)
+        self._schema = pa.schema([pa.field(PANE, pa.int64()), *keys, *fields])
+
+    def of(self, batch: pa.RecordBatch, key_columns: list[pa.Array], panes: Rows | int, times: Rows) -> pa.RecordBatch:
+        """One row per pane and key of the batch."""
+        groups = group(key_columns, panes)
+        rows = np.arange(len(groups.keys))
+        if len(rows) > self._capacity:
+            self._capacity = 2 * len(rows)
+            for accumulator in self._accumulators:
+                accumulator.grow(self._capacity)
+        columns = [pa.array(groups.panes), *key_arrays(groups.keys, self._keys)]
+        for accumulator in self._accumulators:
+            accumulator.reset(rows)
+            accumulator.add(groups.of_row, batch, times)
+            columns += accumulator.export(rows)
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+
 class GroupTable:
     """Rows addressed by pane and key; absorbs records or partials, finalises, and tells its changes.
 

@@ -1,0 +1,64 @@
+# From a fresh clone: make demo, make test. Needs Python 3.11+, Java 17+ and make.
+
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.ready
+JAVA := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/java,java)
+DEMO_ARGS ?=
+BENCH_ARGS ?=
+PYTEST_ARGS ?=
+
+.PHONY: help setup demo test check static unit bench java clean
+
+help:
+	@echo "make demo    run the demo            (DEMO_ARGS='--seconds 60')"
+	@echo "make test    static checks and all tests"
+	@echo "make check   static checks and unit tests, in seconds, without Spark"
+	@echo "make bench   list the experiments    (BENCH_ARGS='latency --rate 2000')"
+	@echo "make setup   only make the environment in .venv"
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Headrace needs Python 3.11 or newer, but $(PYTHON) is $$($(PYTHON) --version 2>&1): install it, or name one: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
+	  { echo "Python's venv module is missing: install it (for example 'apt-get install python3-venv')"; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $(STAMP)
+
+# One sentence instead of Spark's stack trace.
+java:
+	@version=$$($(JAVA) -version 2>&1 | sed -n 's/.*version "\(1\.\)\{0,1\}\([0-9]*\).*/\2/p' | head -n 1); \
+	if [ "$${version:-0}" -lt 17 ]; then \
+	  echo "Spark needs Java 17 or newer, and $(JAVA) is $${version:-not there}: install it (for example 'apt-get install openjdk-17-jre-headless') or set JAVA_HOME."; \
+	  exit 1; \
+	fi
+
+demo: java setup
+	@$(BIN)/headrace demo $(DEMO_ARGS)
+
+# Both parts always run, so that one look at the end tells everything.
+test: java setup
+	@status=0; \
+	$(MAKE) --no-print-directory static || status=1; \
+	$(BIN)/pytest $(PYTEST_ARGS) || status=1; \
+	exit $$status
+
+check: static unit
+
+static: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check --quiet .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+unit: setup
+	$(BIN)/pytest tests/unit $(PYTEST_ARGS)
+
+bench: java setup
+	@$(BIN)/headrace bench $(or $(BENCH_ARGS),--list)
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis out

@@ -1,0 +1,159 @@
+"""The same jobs on stock Spark, each in a process and session of its own, with sensible tuning.
+
+``python -m headrace.bench.stock NAME --options JSON`` prints one line of figures.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.bench.figures import TreeWatch, latency_figures
+from headrace.errors import RunFailedError
+
+_ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+
+
+def run_stock(name: str, **options: Any) -> dict[str, Any]:
+    """Run an experiment on stock Spark in a process of its own."""
+    command = [sys.executable, "-m", "headrace.bench.stock", name, json.dumps(options)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=1800)
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    if done.returncode or not lines:
+        raise RunFailedError(f"stock Spark's run of {name!r} failed:\n{done.stderr[-2000:]}")
+    figures: dict[str, Any] = json.loads(lines[-1])
+    return figures
+
+
+def _session(**more: str) -> Any:
+    from pyspark.sql import SparkSession
+
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.log.level": "OFF",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.streaming.stateStore.providerClass": _ROCKSDB,
+        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+        "spark.sql.session.timeZone": "UTC",
+        **more,
+    }
+    return SparkSession.builder.master("local[2]").config(map=settings).getOrCreate()
+
+
+def latency(rate: int, seconds: int) -> dict[str, Any]:
+    """An open-loop Python source, a count per key, results timed when the driver has them.
+
+    The count is Spark's own (JVM) aggregation with RocksDB, the shuffle has two partitions, and
+    micro-batches follow each other without a pause: the friendliest set-up for stock Spark.
+    """
+    from pyspark.sql import functions as F
+    from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+
+    begin_us = time.time_ns() // 1000
+
+    class Span(InputPartition):  # type: ignore[misc]
+        def __init__(self, start: int, end: int) -> None:
+            super().__init__((start, end))
+            self.start, self.end = start, end
+
+    class Reader(DataSourceStreamReader):  # type: ignore[misc]
+        def initialOffset(self) -> dict[str, int]:
+            return {"n": 0}
+
+        def latestOffset(self) -> dict[str, int]:
+            return {"n": max(int((time.time_ns() // 1000 - begin_us) * rate / 1e6), 0)}
+
+        def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+            half = (start["n"] + end["n"]) // 2
+            return [Span(start["n"], half), Span(half, end["n"])]
+
+        def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
+            n = np.arange(partition.start, partition.end)
+            due = begin_us + (n * 1e6 / rate).astype(np.int64)
+            yield pa.RecordBatch.from_pydict({"key": n % 1000, "due_us": due})
+
+    class Items(DataSource):  # type: ignore[misc]
+        @classmethod
+        def name(cls) -> str:
+            return "bench_items"
+
+        def schema(self) -> str:
+            return "key long, due_us long"
+
+        def streamReader(self, schema: Any) -> DataSourceStreamReader:
+            return Reader()
+
+    session = _session()
+    session.dataSource.register(Items)
+    results: list[Any] = []
+
+    def take(batch: Any, epoch: int) -> None:
+        rows = batch.select("due_us").toArrow().column(0).to_numpy()
+        results.append((time.time_ns() // 1000, rows))
+
+    with tempfile.TemporaryDirectory(prefix="stock-") as work, TreeWatch() as watch:
+        counted = session.readStream.format("bench_items").load().groupBy("key")
+        query = (
+            counted.agg(F.count("*").alias("n"), F.max("due_us").alias("due_us"))
+            .writeStream.outputMode("update")
+            .foreachBatch(take)
+            .option("checkpointLocation", work)
+            .start()
+        )
+        query.awaitTermination(seconds)
+        query.stop()
+        session.stop()
+    warm = results[0][0] + min(10, seconds / 3) * 1e6
+    values = np.concatenate([(now - due) / 1000 for now, due in results if now > warm])
+    return {"items": int(rate * seconds), **latency_figures(values), **watch.figures(), "epochs": len(results)}
+
+
+def throughput(directory: str, output: str, warmup: str) -> dict[str, Any]:
+    """Count per key and 10 s window over CSV files, until all are read; timed without start-up."""
+    from pyspark.sql import functions as F
+
+    session = _session()
+    schema = "ts long, key long, value double"
+
+    def count(path: str, out: str, checkpoint: str) -> float:
+        events = session.readStream.schema(schema).option("header", "true").csv(path)
+        at = F.timestamp_millis(F.col("ts"))
+        counted = (
+            events.select(at.alias("at"), "key").withWatermark("at", "1 second")
+            .groupBy(F.window("at", "10 seconds"), "key").count()
+        )  # fmt: skip
+        rows = counted.select(F.unix_millis("window.start").alias("start"), "key", "count")
+        began = time.monotonic()
+        query = (
+            rows.writeStream.outputMode("update")
+            .foreachBatch(lambda batch, epoch: batch.write.mode("append").parquet(out))
+            .option("checkpointLocation", checkpoint)
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        return time.monotonic() - began
+
+    with tempfile.TemporaryDirectory(prefix="stock-") as work:
+        count(warmup, f"{work}/warm", f"{work}/warm-checkpoint")
+        with TreeWatch() as watch:
+            seconds = count(directory, output, f"{work}/checkpoint")
+        session.stop()
+    return {**watch.figures(), "seconds": round(seconds, 3)}
+
+
+if __name__ == "__main__":
+    options = json.loads(sys.argv[2])
+    print(json.dumps(latency(**options) if sys.argv[1] == "latency" else throughput(**options)), flush=True)

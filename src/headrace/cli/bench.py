@@ -1,0 +1,99 @@
+"""``headrace bench``: named, reproducible experiments."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from headrace.bench.figures import medians
+from headrace.errors import HeadraceError
+
+_EXPERIMENTS = {
+    "latency": "each item timed through one shuffle and a keyed Python step; stock PySpark in the same run",
+    "keyed-count": "running count per key at a high rate, vectorised",
+    "throughput": "CSV files as fast as possible into windowed counts; stock Spark SQL on the same files",
+    "recovery": "kill -9 of driver and workers at random moments; answers compared with a reference",
+}
+
+
+def bench(
+    name: Annotated[str | None, typer.Argument(help="Which experiment; see --list.")] = None,
+    list_them: Annotated[bool, typer.Option("--list", help="List the experiments.")] = False,
+    rate: Annotated[int | None, typer.Option(help="Items per second.")] = None,
+    seconds: Annotated[int | None, typer.Option(help="How long to generate load.")] = None,
+    warmup: Annotated[int, typer.Option(help="Seconds at the start that do not count.")] = 10,
+    events: Annotated[int, typer.Option(help="Events in the throughput experiment.")] = 5_000_000,
+    kills: Annotated[int, typer.Option(help="Kills in the recovery experiment.")] = 10,
+    seed: Annotated[int, typer.Option(help="Seed of the recovery experiment's dice.")] = 1,
+    repeat: Annotated[int, typer.Option(help="Repeat and report medians with ranges.")] = 1,
+    stock: Annotated[bool, typer.Option(help="Also run the peer, stock Spark.")] = True,
+    epoch: Annotated[str | None, typer.Option(help="Epoch length, for example '30 s'.")] = None,
+    cut: Annotated[str | None, typer.Option(help="Longest wait in an output buffer, for example '5 ms'.")] = None,
+    parallelism: Annotated[int | None, typer.Option(help="Subtasks per stage.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Last line is one JSON object.")] = False,
+) -> None:
+    """Run a named experiment and print its figures."""
+    console = Console()
+    if list_them or name is None:
+        for known, what in _EXPERIMENTS.items():
+            console.print(f"[bold]{known}[/bold]  {what}")
+        raise typer.Exit(0 if list_them else 2)
+    if name not in _EXPERIMENTS:
+        console.print(f"unknown experiment {name!r}; known: {', '.join(_EXPERIMENTS)}", style="red")
+        raise typer.Exit(2)
+    settings = {
+        key: value for key, value in (("epoch", epoch), ("cut", cut), ("parallelism", parallelism)) if value is not None
+    }
+    run = _experiment(name, rate, seconds, warmup, events, kills, seed, stock, settings)
+    runs = []
+    for turn in range(repeat):
+        if not as_json:
+            console.print(f"{name}, run {turn + 1} of {repeat} …", style="dim")
+        try:
+            runs.append(run())
+        except HeadraceError as error:
+            console.print(str(error), style="red", markup=False)
+            raise typer.Exit(1) from error
+    figures = {"bench": name, **medians(runs)}
+    if as_json:
+        print(json.dumps(figures))
+    else:
+        table = Table("figure", "value")
+        for key, value in figures.items():
+            table.add_row(key, f"{value:,}" if isinstance(value, (int, float)) else str(value))
+        console.print(table)
+    if any(figures.get(key) for key in ("lost", "duplicated", "wrong")):
+        raise typer.Exit(1)
+
+
+def _experiment(
+    name: str,
+    rate: int | None,
+    seconds: int | None,
+    warmup: int,
+    events: int,
+    kills: int,
+    seed: int,
+    stock: bool,
+    settings: dict[str, Any],
+) -> Callable[[], dict[str, Any]]:
+    if name == "latency":
+        from headrace.bench.latency import latency
+
+        return lambda: latency(rate or 2000, seconds or 140, warmup, 45 if stock else 0, **settings)
+    if name == "keyed-count":
+        from headrace.bench.latency import keyed_count
+
+        return lambda: keyed_count(rate or 100_000, seconds or 60, warmup, **{"cut": "10 ms", **settings})
+    if name == "throughput":
+        from headrace.bench.throughput import throughput
+
+        return lambda: throughput(events, stock=stock, **settings)
+    from headrace.bench.recovery import recovery
+
+    return lambda: recovery(kills, rate or 5000, seconds or 60, seed, **{"epoch": "3 s", **settings})

@@ -1,0 +1,112 @@
+"""``headrace explain``: what a job will be on Spark, without starting it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from headrace.cli import options
+from headrace.cli.answers import answering
+from headrace.cli.loading import load_job
+from headrace.config import Settings
+from headrace.graph.render import describe, render
+from headrace.units import in_words
+
+if TYPE_CHECKING:
+    from headrace.runtime.plan import JobPlan
+    from headrace.spark.session import Setting
+
+_NOWHERE = Path("headrace-explain-has-no-checkpoint")
+
+
+def explain(
+    app: options.App,
+    mode: options.Mode = "realtime",
+    parallelism: options.Parallelism = None,
+    json: options.Json = False,
+    traceback: options.Traceback = False,
+) -> None:
+    """Show a job's graph, stages, schemas, constraints and Spark settings, each with its reason."""
+    with answering(as_json=json, traceback=traceback) as answer:
+        from headrace.spark.planning import plan_job
+        from headrace.spark.session import needed
+
+        settings = Settings.of(mode=mode, **({"parallelism": parallelism} if parallelism else {}))
+        plan = plan_job(load_job(app), _NOWHERE, settings)
+        answer |= explanation(plan, needed(mode))
+        if not json:
+            show(plan, needed(mode))
+
+
+def explanation(plan: JobPlan, settings: tuple[Setting, ...]) -> dict[str, Any]:
+    """The plan as plain data."""
+    layout = plan.layout
+    return {
+        "job": plan.graph.job,
+        "mode": plan.settings.mode,
+        "slots": layout.slots,
+        "stages": [
+            {"stage": s.index, "subtasks": s.subtasks, "shuffled": s.shuffled, "steps": list(s.steps)}
+            for s in layout.stages
+        ],
+        "steps": [
+            {
+                "step": node.name,
+                "does": describe(node),
+                "stage": layout.stage_of[node.name],
+                "inputs": list(node.inputs),
+                "columns": {field.name: str(field.type) for field in plan.schemas[node.name]},
+            }
+            for node in plan.graph.nodes
+        ],
+        "edges": [{"from": e.source, "to": e.target, "stage": e.border, "keys": list(e.keys)} for e in layout.edges],
+        "constraints": [constraint.describe() for constraint in plan.graph.constraints],
+        "spark": [{"key": s.key, "value": s.value, "why": s.why, "static": s.static} for s in settings],
+    }
+
+
+def show(plan: JobPlan, settings: tuple[Setting, ...]) -> None:
+    """The plan for people."""
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(Text(render(plan.graph, plan.layout)))
+    console.print(Text("\n".join(["", *in_sentences(plan), ""])))
+    console.print(_schemas(plan))
+    console.print(_settings(plan, settings))
+
+
+def in_sentences(plan: JobPlan) -> list[str]:
+    """What the layout means for Spark and for latency."""
+    layout, settings = plan.layout, plan.settings
+    shuffles = sum(stage.shuffled for stage in layout.stages)
+    lines = [f"stages: {len(layout.stages)}; shuffles: {shuffles}; slices of state per keyed step: {settings.slices}."]
+    if plan.eager:
+        parts = " + ".join(str(stage.subtasks) for stage in layout.stages)
+        lines += [
+            f"{layout.slots} task slots ({parts}), held for a whole epoch of {in_words(settings.epoch_s)}: "
+            f"all stages run at the same time.",
+            f"A record waits at most {in_words(settings.cut_s)} in an output buffer before each shuffle.",
+        ]
+    else:
+        most = max(stage.subtasks for stage in layout.stages)
+        lines.append(f"{most} task slots at most: stages run one after the other.")
+    return lines
+
+
+def _schemas(plan: JobPlan) -> Table:
+    table = Table("step", "stage", "columns", title="Schemas", title_justify="left")
+    for node in plan.graph.nodes:
+        columns = ", ".join(f"{field.name}: {field.type}" for field in plan.schemas[node.name])
+        table.add_row(Text(node.name), str(plan.layout.stage_of[node.name]), Text(columns))
+    return table
+
+
+def _settings(plan: JobPlan, settings: tuple[Setting, ...]) -> Text:
+    text = Text(f"Spark settings of {plan.settings.mode} mode (*: must be there when the session is made)", "italic")
+    for setting in settings:
+        text.append(f"\n  {setting.key} = {setting.value}{' *' if setting.static else ''}", style="not italic")
+        text.append(f"\n      {setting.why}", style="not italic dim")
+    return text

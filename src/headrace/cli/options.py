@@ -1,0 +1,18 @@
+"""Arguments and options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+ModeName = Literal["realtime", "microbatch", "batch"]
+
+App = Annotated[str, typer.Argument(metavar="APP.PY[:JOB]", help="A Python file with a job, and which one if several.")]
+Checkpoint = Annotated[Path, typer.Argument(metavar="CHECKPOINT", help="The checkpoint directory of a job.")]
+Mode = Annotated[ModeName, typer.Option(help="How Spark runs the job.")]
+Parallelism = Annotated[int | None, typer.Option(min=1, help="Subtasks per stage, where a step does not say.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")]
+Strict = Annotated[bool, typer.Option("--strict", help="Exit with 3 if a latency constraint was violated.")]
+Traceback = Annotated[bool, typer.Option("--traceback", help="Show where in the code an error came from.")]

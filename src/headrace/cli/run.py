@@ -1,0 +1,125 @@
+"""``headrace run``: run the job of a file."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.live import Live
+from rich.text import Text
+
+from headrace.bench.figures import TreeWatch
+from headrace.cli import options
+from headrace.cli.answers import VIOLATED, answering, messages
+from headrace.cli.chatter import quiet_spark
+from headrace.cli.loading import load_job
+from headrace.cli.signals import StopWish
+from headrace.cli.watching import Watch, follow, run_figures
+from headrace.errors import UnitError
+from headrace.running import start
+from headrace.units import duration_s
+
+if TYPE_CHECKING:
+    from headrace.spark.run import Run
+
+
+def run(
+    app: options.App,
+    mode: options.Mode = "realtime",
+    master: Annotated[
+        str, typer.Option(help="Where Spark runs: local\\[n], local-cluster\\[…], spark://…")
+    ] = "local[*]",
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="Where state lives; the same directory again goes on. Temporary without it.")
+    ] = None,
+    observe_only: Annotated[bool, typer.Option("--observe-only", help="Decide, but do not act.")] = False,
+    seconds: Annotated[float | None, typer.Option(min=0.0, help="Stop cleanly after so many seconds.")] = None,
+    epoch: Annotated[str | None, typer.Option(help="Time between commits, for example '30 s'.")] = None,
+    parallelism: options.Parallelism = None,
+    strict: options.Strict = False,
+    json: options.Json = False,
+    traceback: options.Traceback = False,
+) -> None:
+    """Run a job until its input ends, --seconds are over, or Ctrl-C or SIGTERM asks it to stop.
+
+    A stop ends the running epoch and commits it. A job that is run again on its --checkpoint goes on
+    where it stopped.
+    """
+    settings: dict[str, Any] = {"mode": mode, "master": master, "observe_only": observe_only, "seconds": seconds}
+    settings |= {"checkpoint": checkpoint} if checkpoint else {}
+    settings |= {"epoch": checked_duration("--epoch", epoch)} if epoch else {}
+    settings |= {"parallelism": parallelism} if parallelism else {}
+    with answering(as_json=json, traceback=traceback) as answer:
+        job = load_job(app)
+        answer |= {"job": job.name, "mode": mode}
+        logging.getLogger("headrace").setLevel(logging.ERROR)  # what it warns of is shown as news
+        console = messages()
+        with StopWish() as wish, TreeWatch() as resources:
+            with quiet_spark(quiet=not traceback):
+                handle = start(job, **settings)
+            wish.listen()
+            watch = Watch(handle)
+            try:
+                with Live(console=console, auto_refresh=False, redirect_stdout=sys.stdout.isatty()) as live:
+
+                    def show(news: list[str]) -> None:
+                        for line in news:
+                            console.print(Text(line, style="yellow"))
+                        if console.is_terminal:
+                            live.update(progress(watch), refresh=True)
+
+                    follow(watch, wish, show)
+            finally:
+                answer["state"] = handle.status().state
+                handle.forget()
+        answer |= run_figures(watch, resources) | {"violations": violations(handle)}
+        console.print(summary(answer))
+        if strict and answer["violations"]:
+            raise typer.Exit(VIOLATED)
+
+
+def checked_duration(option: str, text: str) -> str:
+    """What the user wrote, or a usage error if it is no duration."""
+    try:
+        duration_s(text, option)
+    except UnitError as error:
+        raise typer.BadParameter(str(error)) from None
+    return text
+
+
+def violations(handle: Run) -> int | None:
+    """How many intervals broke a constraint; None: this version does not evaluate constraints."""
+    return None
+
+
+def progress(watch: Watch) -> Text:
+    """One line about a running job."""
+    status = watch.handle.status()
+    rate = sum(watch.recent(name).out_per_s for name in watch.sources)
+    line = Text.assemble((f"{watch.handle.plan.graph.job} ", "bold"), status.state)
+    line.append(f" · epoch {status.epoch}, {status.committed_epochs} committed")
+    line.append(f" · {watch.read:,} read, {rate:,.0f}/s")
+    for step in watch.latency:
+        now = watch.recent(step)
+        if now.p50_ms is not None and now.p99_ms is not None:
+            line.append(f" · {step} p50 {now.p50_ms:.1f} ms, p99 {now.p99_ms:.1f} ms")
+    if status.restarts:
+        line.append(f" · {status.restarts} restarts", style="yellow")
+    return line
+
+
+def summary(answer: dict[str, Any]) -> Text:
+    """One line about a finished job."""
+    text = Text.assemble(
+        (f"{answer['job']} {answer['state']}", "bold"),
+        f": {answer['items']:,} records in {answer['seconds']:.1f} s, {answer['epochs']} epochs",
+    )
+    if answer["p50_ms"] is not None:
+        text.append(f", latency p50 {answer['p50_ms']:.1f} ms, p99 {answer['p99_ms']:.1f} ms")
+    for what in ("late", "skipped", "restarts"):
+        if answer[what]:
+            text.append(f", {answer[what]:,} {what}", style="yellow")
+    return text

@@ -1,0 +1,107 @@
+"""``headrace state``: look into a checkpoint, without Spark and without changing it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from headrace.cli import options
+from headrace.cli.answers import FAILED, answering, messages
+from headrace.units import in_words
+
+if TYPE_CHECKING:
+    from headrace.cli.checkpoints import SliceState
+
+state = typer.Typer(help="Look into a checkpoint: epochs, slices, sizes, offsets, integrity.", no_args_is_help=True)
+
+
+@state.command()
+def ls(checkpoint: options.Checkpoint, json: options.Json = False, traceback: options.Traceback = False) -> None:
+    """List the epochs that a checkpoint can go on from, newest last."""
+    with answering(as_json=json, traceback=traceback) as answer:
+        from headrace.cli.checkpoints import epochs_of, open_checkpoint
+
+        versions = open_checkpoint(checkpoint)
+        epochs = epochs_of(versions)
+        answer |= {"checkpoint": str(checkpoint), "epochs": epochs}
+        if json:
+            return
+        table = Table("epoch", "attempt", "slices", "bytes", "rows in blocks", "age", "offsets of sources")
+        for epoch in epochs:
+            table.add_row(
+                str(epoch["epoch"]) + (" (input ended)" if epoch["finished"] else ""),
+                epoch["attempt"],
+                f"{epoch['slices']:,}",
+                f"{epoch['bytes']:,}",
+                f"{epoch['rows']:,}",
+                in_words(epoch["age_s"]),
+                Text(_offsets(epoch["offsets"])),
+            )
+        Console(highlight=False).print(table if epochs else "no epoch has been committed yet")
+
+
+@state.command()
+def show(
+    checkpoint: options.Checkpoint,
+    step: Annotated[str | None, typer.Option(help="Only this step.")] = None,
+    slice: Annotated[int | None, typer.Option(min=0, help="Only this slice.")] = None,
+    limit: Annotated[int, typer.Option(min=0, help="Rows shown per slice; 0 shows none.")] = 20,
+    json: options.Json = False,
+    traceback: options.Traceback = False,
+) -> None:
+    """Read the newest state, check every block against its checksum and every slice against its digest.
+
+    Exits with 1 if anything is not what was written.
+    """
+    with answering(as_json=json, traceback=traceback) as answer:
+        from headrace.cli.checkpoints import offsets_of, open_checkpoint, slices_of
+
+        versions = open_checkpoint(checkpoint)
+        token = versions.last_picked()
+        if token is None:
+            raise typer.BadParameter(f"{checkpoint}: no epoch has been committed yet")
+        manifest = versions.manifest(token)
+        steps = sorted({name.partition("#")[0] for name, _ in manifest.slices})
+        if step is not None and step not in steps:
+            raise typer.BadParameter(f"step {step!r} has no state; steps with state: {', '.join(steps) or 'none'}")
+        found = slices_of(versions, manifest, step, slice)
+        broken = [s for s in found if s.error is not None]
+        answer |= {"checkpoint": str(checkpoint), "epoch": token.epoch, "attempt": str(token)}
+        answer |= {"offsets": offsets_of(versions, manifest), "slices": [_as_data(s, limit) for s in found]}
+        answer |= {"broken": len(broken), "rows": sum(len(s.rows) for s in found)}
+        if not json:
+            _print(answer, found, limit)
+        for one in broken:
+            messages().print(Text(f"error: {one.error}", style="red"))
+        if broken:
+            raise typer.Exit(FAILED)
+
+
+def _as_data(one: SliceState, limit: int) -> dict[str, Any]:
+    facts = {"step": one.step, "slice": one.slice, "blocks": one.blocks, "bytes": one.bytes, "ok": one.error is None}
+    if one.error is not None:
+        return {**facts, "error": one.error}
+    return {**facts, "rows": len(one.rows), "content": one.rows[:limit]}
+
+
+def _print(answer: dict[str, Any], found: list[SliceState], limit: int) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(f"epoch {answer['epoch']}, attempt {answer['attempt']}", style="bold")
+    if answer["offsets"]:
+        console.print(Text(f"offsets: {_offsets(answer['offsets'])}"))
+    for one in found:
+        sound = Text("ok", style="green") if one.error is None else Text("BROKEN", style="bold red")
+        facts = f"{one.step} slice {one.slice}: {len(one.rows)} rows in {one.blocks} blocks, {one.bytes:,} bytes, "
+        console.print(Text.assemble(facts, sound))
+        for row in one.rows[:limit]:
+            console.print(Text("   " + "  ".join(f"{name}={value}" for name, value in row.items())))
+        if len(one.rows) > limit > 0:
+            console.print(Text(f"   … and {len(one.rows) - limit} more", style="dim"))
+
+
+def _offsets(offsets: dict[str, Any]) -> str:
+    return "; ".join(f"{source} {parts}" for source, parts in offsets.items())

@@ -1,0 +1,157 @@
+"""The real command in a process of its own, and what its answers look like."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import psutil
+import pytest
+
+COMMAND = Path(sys.executable).with_name("headrace")
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+APP = """
+    import headrace as hr
+
+    def double(record):
+        return {"key": record["n"] % 3, "n": 2 * record["n"], "at": record["n"] * 1000}
+
+    job = hr.Job("small")
+    numbers = job.source("numbers", hr.generate(lambda n: {"n": n}, total=3000, rate="3000/s"))
+    doubled = numbers.map(double, name="double")
+    doubled.key_by("key").window(hr.whole_input()).reduce(name="sums", n=hr.count(), total=hr.sum("n")).sink(
+        "out", hr.jsonl("out")
+    )
+"""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A command that has ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def answer(self) -> dict[str, Any]:
+        """The JSON object in the last line."""
+        answer = json.loads(self.out.strip().splitlines()[-1])
+        assert isinstance(answer, dict)
+        return answer
+
+
+Headrace = Callable[..., Ended]
+
+
+@pytest.fixture
+def headrace(tmp_path: Path) -> Headrace:
+    """``headrace(*arguments)`` runs the command in ``tmp_path``; keyword arguments are environment variables."""
+
+    def run(*arguments: str | Path, **environment: str) -> Ended:
+        done = subprocess.run(
+            [COMMAND, *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            timeout=170,
+            cwd=tmp_path,
+            env={**os.environ, "COLUMNS": "200", **environment},
+            check=False,
+        )
+        return Ended(done.returncode, done.stdout, done.stderr)
+
+    return run
+
+
+class Running:
+    """A command that was started; it and all it started are killed when the test is over."""
+
+    def __init__(self, arguments: tuple[str, ...], directory: Path) -> None:
+        self._said = directory / "said.txt"
+        with self._said.open("w") as said:
+            self.process = subprocess.Popen(
+                [COMMAND, *arguments],
+                cwd=directory,
+                stdout=subprocess.PIPE,
+                stderr=said,
+                text=True,
+                start_new_session=True,
+            )
+
+    def wait_for(self, condition: Callable[[], bool], timeout_s: float = 90.0) -> None:
+        deadline_s = time.monotonic() + timeout_s
+        while not condition():
+            assert self.process.poll() is None, f"the command ended early: {self._said.read_text()}"
+            assert time.monotonic() < deadline_s, f"nothing came in time: {self._said.read_text()}"
+            time.sleep(0.1)
+
+    def end(self, number: signal.Signals) -> Ended:
+        """Send a signal to the command alone, and wait for its end."""
+        self.process.send_signal(number)
+        out, _ = self.process.communicate(timeout=90)
+        return Ended(self.process.returncode, out, self._said.read_text())
+
+    def kill(self) -> None:
+        for process in psutil.process_iter():
+            try:
+                if os.getsid(process.pid) == self.process.pid:
+                    process.kill()
+            except (psutil.Error, ProcessLookupError):
+                continue
+        self.process.wait(10)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+@pytest.fixture
+def started(tmp_path: Path) -> Iterator[Callable[..., Running]]:
+    """``started(*arguments)`` starts the command in ``tmp_path`` and does not wait for it."""
+    running: list[Running] = []
+
+    def start(*arguments: str) -> Running:
+        running.append(Running(arguments, tmp_path))
+        return running[-1]
+
+    yield start
+    for one in running:
+        one.kill()
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Callable[..., Path]:
+    """``app(source)`` writes an ``app.py``, by default one with a small job."""
+
+    def write(source: str = APP, name: str = "app.py") -> Path:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(dedent(source))
+        return path
+
+    return write
+
+
+def rows_in(directory: Path) -> list[dict[str, Any]]:
+    """The published rows of a JSON lines sink."""
+    return [
+        json.loads(line) for path in sorted(directory.glob("part-*.jsonl")) for line in path.read_text().splitlines()
+    ]
+
+
+@pytest.fixture
+def published() -> Callable[[Path], list[dict[str, Any]]]:
+    return rows_in
+
+
+@pytest.fixture
+def examples() -> Path:
+    return EXAMPLES

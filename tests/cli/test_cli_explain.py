@@ -1,0 +1,72 @@
+"""``headrace explain``, without Spark."""
+
+from __future__ import annotations
+
+
+def test_explain_draws_the_job_and_says_why(headrace, examples):
+    done = headrace("explain", examples / "hot_topics.py")
+    assert done.code == 0
+    assert done.err == ""
+    for telling in (
+        "job hot-topics",
+        "stage 0 × 2 subtasks",
+        "shuffle by tag",
+        "hot: reduce by tag over sliding 10 s every 1 s: n=count(), likes=sum(likes)  → trending",
+        "tweets → hot: p99 ≤ 100 ms over 10 s",
+        "4 task slots (2 + 2), held for a whole epoch",
+        "spark.python.udf.pipelined.enabled = true",
+        "results leave a worker while input still arrives",
+    ):
+        assert telling in done.out
+
+
+def test_explain_as_json(headrace, app):
+    done = headrace("explain", app(), "--json", "--parallelism", "3")
+    assert done.code == 0
+    plan = done.answer
+    assert plan["ok"] is True
+    assert (plan["job"], plan["mode"], plan["slots"]) == ("small", "realtime", 6)
+    assert [stage["steps"] for stage in plan["stages"]] == [["numbers", "double"], ["sums", "out"]]
+    assert [stage["shuffled"] for stage in plan["stages"]] == [False, True]
+    steps = {step["step"]: step for step in plan["steps"]}
+    assert steps["double"]["columns"] == {"key": "int64", "n": "int64", "at": "int64"}
+    assert steps["sums"]["columns"] == {"key": "int64", "n": "int64", "total": "int64"}
+    assert {"from": "double", "to": "sums", "stage": 1, "keys": ["key"]} in plan["edges"]
+    assert all(setting["why"] for setting in plan["spark"])
+
+
+def test_settings_depend_on_the_mode(headrace, app):
+    realtime = headrace("explain", app(), "--json").answer
+    batch = headrace("explain", app(), "--json", "--mode", "batch").answer
+    assert {"key": "spark.sql.adaptive.enabled", "value": "false"}.items() <= batch["spark"][2].items()
+    assert realtime["spark"] != batch["spark"]
+
+
+def test_a_job_is_chosen_by_name(headrace, app):
+    path = app(
+        """
+        import headrace as hr
+
+        def make(name):
+            job = hr.Job(name)
+            job.source("n", hr.generate(lambda n: {"n": n}, total=1)).sink("out", hr.console())
+            return job
+
+        one, two = make("first"), make("second")
+        """
+    )
+    assert headrace("explain", f"{path}:two", "--json").answer["job"] == "second"
+
+
+def test_main_of_an_app_does_not_run(headrace, app):
+    path = app(
+        """
+        import headrace as hr
+
+        job = hr.Job("guarded")
+        job.source("n", hr.generate(lambda n: {"n": n}, total=1)).sink("out", hr.console())
+        if __name__ == "__main__":
+            raise SystemExit("ran as a script")
+        """
+    )
+    assert headrace("explain", path).code == 0

@@ -1,0 +1,127 @@
+"""Small parts of the command line, in this process."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+
+import numpy as np
+import pytest
+import typer
+
+from headrace.cli.answers import answering, json_line
+from headrace.cli.chatter import quiet_spark
+from headrace.cli.histogram import Histogram
+from headrace.cli.signals import StopWish
+from headrace.cli.topics import HOT, SENTIMENT, Tail, check, demo_job, tweets_due
+from headrace.cli.tweets import tweets
+from headrace.testing import LocalRun
+
+
+def test_histogram_quantiles_are_within_two_percent():
+    values = np.random.default_rng(5).lognormal(2, 1.5, 20_000)
+    whole, half = Histogram(), Histogram()
+    whole.add(values[:9000])
+    half.add(values[9000:])
+    whole.merge(half)
+    for q in (0.01, 0.5, 0.9, 0.99, 0.999):
+        assert whole.quantile_ms(q) == pytest.approx(float(np.quantile(values, q)), rel=0.03)
+    assert whole.mean_ms == pytest.approx(values.mean())
+    assert whole.max_ms == values.max()
+    assert (Histogram().quantile_ms(0.5), Histogram().mean_ms, Histogram().max_ms) == (None, None, None)
+
+
+def test_weights_count():
+    heavy = Histogram()
+    heavy.add([1.0], weight=99)
+    heavy.add([100.0])
+    assert heavy.quantile_ms(0.5) == pytest.approx(1.0, rel=0.02)
+    assert heavy.mean_ms == pytest.approx(1.99)
+
+
+def test_answers_are_one_line_of_strict_json(capsys):
+    with pytest.raises(typer.Exit) as ended, answering(as_json=True, traceback=False) as answer:
+        answer |= {"p99_ms": float("inf"), "when": b"\x01", "n": 3}
+        raise typer.Exit(3)
+    assert ended.value.exit_code == 3
+    assert json.loads(capsys.readouterr().out) == {"ok": False, "p99_ms": None, "when": "01", "n": 3}
+    assert "\n" not in json_line({"text": "a\nb"})
+
+
+def test_an_unexpected_error_is_told_with_a_hint(capsys):
+    with pytest.raises(typer.Exit), answering(as_json=False, traceback=False):
+        raise KeyError("lost")
+    said = capsys.readouterr().err
+    assert "KeyError: 'lost'" in said
+    assert "--traceback" in said
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_signal_is_a_wish_the_second_an_order(number):
+    before = signal.getsignal(number)
+    with StopWish() as wish:
+        assert not wish.wanted
+        os.kill(os.getpid(), number)
+        assert wish.wanted
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), number)
+    assert signal.getsignal(number) is before
+
+
+def test_spark_notices_are_dropped_and_prints_are_kept(capfd):
+    with quiet_spark():
+        os.write(2, b'Setting default log level to "WARN".\nhello from a worker\n')
+    os.write(2, b"after\n")
+    said, deadline_s = "", time.monotonic() + 10
+    while "hello" not in said and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+        said += capfd.readouterr().err
+    assert "hello from a worker" in said
+    assert "log level" not in said
+
+
+def test_tweets_are_a_function_of_their_numbers():
+    some, others = tweets(np.arange(100)), tweets(np.arange(50, 150))
+    assert some["text"][50:] == others["text"][:50]
+    assert (some["likes"][50:] == others["likes"][:50]).all()
+    assert all("#" in text for text in some["text"])
+
+
+def test_the_demo_checks_its_answers(tmp_path):
+    total = 2000
+    results, checkpoint = tmp_path / "results", tmp_path / "checkpoint"
+    job = demo_job(results, total)
+    run = LocalRun(job, checkpoint, report="10 ms")
+    try:
+        run.run()
+        for step, sink in ((HOT, "hot"), (SENTIMENT, "mood")):
+            (results / step).mkdir(parents=True)
+            lines = [json.dumps(row, default=str) for row in run.rows(sink)]
+            (results / step / "part-00000000-00000.jsonl").write_text("\n".join(lines) + "\n")
+    finally:
+        run.close()
+    verdict = check(results, total)
+    assert verdict.pop("hashtags") > total
+    assert verdict == {"lost": 0, "duplicated": 0, "wrong": 0}
+    part = results / SENTIMENT / "part-00000000-00000.jsonl"
+    part.write_text("".join(part.read_text().splitlines(keepends=True)[1:]))
+    damaged = check(results, total)
+    assert damaged["lost"] > 0
+    assert damaged["duplicated"] == 0
+
+
+def test_rates_are_bursty():
+    assert tweets_due(6) < tweets_due(9) - tweets_due(6)
+
+
+def test_a_tail_reads_each_line_once_across_a_rename(tmp_path):
+    tail, live = Tail(tmp_path), tmp_path / "live-e0-00000.jsonl"
+    live.write_text('{"n": 1}\n{"n"')
+    assert tail.rows() == [{"n": 1}]
+    with live.open("a") as file:
+        file.write(": 2}\n")
+    live.rename(tmp_path / "part-0-00000.jsonl")
+    assert tail.rows() == [{"n": 2}]
+    assert tail.rows() == []

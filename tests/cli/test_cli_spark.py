@@ -1,0 +1,142 @@
+"""The commands that start Spark: each mode once, and what happens when something goes wrong or is stopped."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+FIGURES = {
+    "items", "items_per_s", "p50_ms", "p99_ms", "p999_ms", "max_ms", "lost", "duplicated", "wrong", "seconds", "cpu_s",
+    "peak_rss_mb", "load_1m", "epochs", "longest_gap_ms",
+}  # fmt: skip
+
+pytestmark = pytest.mark.timeout(170)
+
+ENDLESS = """
+    import headrace as hr
+
+    def key(record):
+        return {"key": record["n"] % 3, "n": record["n"]}
+
+    job = hr.Job("endless")
+    numbers = job.source("numbers", hr.generate(lambda n: {"n": n}, rate="500/s"))
+    numbers.map(key, name="key").key_by("key").reduce(name="count", n=hr.count()).sink("out", hr.jsonl("out"))
+"""
+
+
+def expected_sums() -> set[tuple[int, int, int]]:
+    return {(k, 1000, sum(2 * n for n in range(k, 3000, 3))) for k in range(3)}
+
+
+@pytest.mark.parametrize("mode", ["batch", "microbatch"])
+def test_a_bounded_job_runs_to_its_end(headrace, app, published, tmp_path, mode):
+    app("def twice(n):\n    return 2 * n\n", name="arithmetic.py")
+    app(
+        """
+        import arithmetic
+        import headrace as hr
+
+        def double(record):
+            if record["n"] == 7:
+                print("seven was here")
+            return {"key": record["n"] % 3, "n": arithmetic.twice(record["n"])}
+
+        job = hr.Job("small")
+        numbers = job.source("numbers", hr.generate(lambda n: {"n": n}, total=3000))
+        keyed = numbers.map(double, name="double").key_by("key").window(hr.whole_input())
+        keyed.reduce(name="sums", n=hr.count(), total=hr.sum("n")).sink("out", hr.jsonl("out"))
+        if __name__ == "__main__":
+            hr.run(job)
+        """
+    )
+    done = headrace("run", "app.py", "--mode", mode, "--json")
+    assert done.code == 0, done.err
+    assert {(r["key"], r["n"], r["total"]) for r in published(tmp_path / "out")} == expected_sums()
+    answer = done.answer
+    assert set(answer) >= FIGURES
+    assert (answer["ok"], answer["state"], answer["items"]) == (True, "finished", 3000)
+    assert answer["epochs"] >= 1
+    assert "seven was here" in done.err
+    assert "small finished: 3,000 records" in done.err
+    assert "log4j" not in done.err
+
+
+def test_a_stopped_job_commits_and_goes_on(headrace, started, app, published, tmp_path):
+    """SIGTERM in the middle of a real-time run; then the same checkpoint again."""
+    app(ENDLESS)
+    running = started("run", "app.py", "--checkpoint", "state", "--parallelism", "1", "--json")
+    running.wait_for(lambda: any((tmp_path / "out" / "_staging").glob("*/*/*.jsonl")))
+    first = running.end(signal.SIGTERM)
+    assert first.code == 0, first.err
+    assert first.answer["state"] == "stopped"
+    assert first.answer["epochs"] >= 1
+    assert first.answer["p50_ms"] > 0
+    assert "Traceback" not in first.err
+    before = latest_counts(published(tmp_path / "out"))
+    assert sum(before.values()) == first.answer["items"]
+
+    second = headrace("run", "app.py", "--checkpoint", "state", "--parallelism", "1", "--seconds", "2", "--json")
+    assert second.code == 0, second.err
+    assert second.answer["items"] >= 1000
+    after = latest_counts(published(tmp_path / "out"))
+    assert sum(after.values()) == first.answer["items"] + second.answer["items"]
+
+    epochs = headrace("state", "ls", "state", "--json").answer["epochs"]
+    assert epochs[-1]["offsets"]["numbers"]["0"]["next"] == sum(after.values())
+    assert headrace("state", "show", "state", "--json").answer["broken"] == 0
+
+
+def test_a_failing_function_is_named_with_record_and_line(headrace, app):
+    app(
+        """
+        import headrace as hr
+
+        def fragile(record):
+            return {"n": 1 // (record["n"] - 1500)}
+
+        job = hr.Job("fragile")
+        job.source("numbers", hr.generate(lambda n: {"n": n}, total=3000)).map(fragile, name="invert").sink(
+            "out", hr.console()
+        )
+        """
+    )
+    done = headrace("run", "app.py", "--mode", "batch", "--json")
+    assert done.code == 1
+    assert done.answer["kind"] == "UserCodeError"
+    assert done.answer["state"] == "failed"
+    assert "error: step 'invert' failed at app.py:5 in fragile" in done.err
+    assert "ZeroDivisionError" in done.err
+    assert "{'n': 1500}" in done.err
+    assert "Traceback" not in done.err
+
+
+def test_demo(headrace, tmp_path):
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    done = headrace("demo", "--headless", "--seconds", "8", "--json", TMPDIR=str(scratch))
+    assert done.code == 0, done.err
+    answer = done.answer
+    assert set(answer) >= FIGURES
+    assert (answer["lost"], answer["duplicated"], answer["wrong"]) == (0, 0, 0)
+    assert answer["state"] == "finished"
+    assert answer["items"] > 2000
+    assert answer["p50_ms"] is not None
+    assert answer["hottest"]
+    assert "counted exactly once" in done.err
+    assert list(scratch.glob("headrace-*")) == []
+
+
+def test_doctor_tries_real_time_mode(headrace):
+    done = headrace("doctor", "--json")
+    assert done.code == 0, done.err
+    checks = {check["name"]: check["found"] for check in done.answer["checks"]}
+    assert "Spark 4.3" in checks["Spark"]
+    assert "2000 records" in checks["real-time mode"]
+
+
+def latest_counts(rows: list[dict[str, int]]) -> dict[int, int]:
+    counts: dict[int, int] = {}
+    for row in rows:
+        counts[row["key"]] = max(counts.get(row["key"], 0), row["n"])
+    return counts
