@@ -20,7 +20,7 @@ def clicks(numbers):
 job = hr.Job("click-count")
 
 (
-    job.source("clicks", hr.generate(clicks, rate="1000/s", total=3000), event_time="at")
+    job.source("clicks", hr.generate(clicks, rate="3000/s", total=3000), event_time="at")
     .key_by("page")
     .window(hr.tumbling("1 min"))
     .reduce(name="per-page", n=hr.count())

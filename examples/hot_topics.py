@@ -30,7 +30,7 @@ def enrich(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 job = hr.Job("hot-topics")
 
-tweets = job.source("tweets", hr.replay(HERE / "data/tweets.jsonl", rate="500/s"), event_time="ts", lateness="1 s")
+tweets = job.source("tweets", hr.replay(HERE / "data/tweets.jsonl", rate="1000/s"), event_time="ts", lateness="1 s")
 
 tags = tweets.flat_map(split_tags, name="split").map_batch(enrich, name="enrich")
 

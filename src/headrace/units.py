@@ -28,8 +28,8 @@ def duration_s(value: Duration, what: str = "duration") -> float:
     (0.2, 2.0, 90.0)
     """
     if isinstance(value, timedelta):
-        return value.total_seconds()
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        seconds = value.total_seconds()
+    elif isinstance(value, (int, float)) and not isinstance(value, bool):
         seconds = float(value)
     else:
         match = _QUANTITY.fullmatch(str(value))
@@ -53,17 +53,18 @@ def size_bytes(value: str | int, what: str = "size") -> int:
     >>> size_bytes("64 MB"), size_bytes("1 KiB")
     (64000000, 1024)
     """
+    size: float
     if isinstance(value, int) and not isinstance(value, bool):
-        number, factor = float(value), 1
+        size = value
     else:
         match = _QUANTITY.fullmatch(str(value))
         unit = match.group(2).lower() if match else ""
         if match is None or unit not in _SIZES:
             raise UnitError(f"{what} {value!r} is not a size; write for example '64 MB'")
-        number, factor = float(match.group(1)), _SIZES[unit]
-    if number <= 0:
-        raise UnitError(f"{what} {value!r} must be more than zero")
-    return int(number * factor)
+        size = float(match.group(1)) * _SIZES[unit]
+    if not 1 <= size < float("inf"):
+        raise UnitError(f"{what} {value!r} must be at least one byte, and finite")
+    return int(size)
 
 
 def rate_per_s(value: str | float | int, what: str = "rate") -> float:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import headrace as hr
 import pytest
 import reference as ref
 import workflows
@@ -17,8 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import Record, Row
 
+import headrace as hr
 from headrace.testing import run_local
 
+MORE = int(os.environ.get("HEADRACE_EXAMPLES", "1"))
 MODES = ("realtime", "microbatch", "batch")
 Workflow = Callable[[Any, Sequence[Sequence[Record]], int], tuple[hr.Job, workflows.Expected]]
 WORKFLOWS = [workflows.all_reducers, workflows.all_windows, workflows.all_steps]
@@ -77,7 +79,7 @@ def _place(row: Row) -> tuple[Any, Any]:
 # cmr fact 7: reduce behind reduce; cmr fact 8: forks with their own windows; cmr fact 18: with and without combine
 @pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda w: w.__name__)
 @given(parts=scripts(), lateness=st.sampled_from([0, 50, 400]), seed=st.integers(0, 99), data=st.data())
-@settings(max_examples=25)
+@settings(max_examples=6 * MORE)
 def test_any_mode_gives_the_reference(
     workflow: Workflow, parts: list[list[Record]], lateness: int, seed: int, data: st.DataObject
 ) -> None:
@@ -95,7 +97,7 @@ def test_any_mode_gives_the_reference(
 @pytest.mark.parametrize("mode", ["realtime", "microbatch"])
 @pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda w: w.__name__)
 @given(parts=scripts(), lateness=st.sampled_from([0, 50, 400]), seed=st.integers(0, 10**6), acts=st.integers(2, 4))
-@settings(max_examples=10)
+@settings(max_examples=5 * MORE)
 def test_epochs_and_restarts_change_nothing(
     workflow: Workflow, mode: str, parts: list[list[Record]], lateness: int, seed: int, acts: int
 ) -> None:

@@ -56,6 +56,8 @@ class Job:
         far out of order records may be. ``idle``: silence after which a live source no longer holds
         back the others' windows.
         """
+        if not callable(getattr(source, "partitions", None)):
+            raise GraphError(f"source {name!r} needs a source such as hr.replay('clicks.jsonl'), not {source!r:.80}")
         if time_unit not in (None, "s", "ms", "us", "ns"):
             raise GraphError(f"source {name!r}: time_unit={time_unit!r} is not 's', 'ms', 'us' or 'ns'")
         node = SourceNode(
@@ -80,15 +82,18 @@ class Job:
     ) -> None:
         """Bound the latency of a path: its mean, or a quantile, over any span of ``over``."""
         if path.job is not self:
-            raise GraphError("the path belongs to another job")
+            raise GraphError(
+                f"constrain({path.start} >> {path.end}): the path belongs to job {path.job.name!r}, not to {self.name!r}; "
+                f"constrain it there"
+            )
         bounds = [(None, mean), (0.95, p95), (0.99, p99)]
         given = [(q, value) for q, value in bounds if value is not None]
         if len(given) != 1:
             raise GraphError(f"constrain({path.start} >> {path.end}) takes exactly one of mean=, p95=, p99=")
         quantile, bound = given[0]
         bound_us = duration_us(bound, "bound")
-        if bound_us <= 0:
-            raise GraphError(f"constrain({path.start} >> {path.end}): the bound must be more than zero")
+        if bound_us <= 0 or duration_us(over, "over") <= 0:
+            raise GraphError(f"constrain({path.start} >> {path.end}): the bound and over= must be more than zero")
         self._constraints.append(
             Constraint(
                 path.start,
@@ -116,7 +121,10 @@ class Job:
         ``reduce(key, values)`` gives the key's result. Without a window, results come at the end.
         """
         if not inputs:
-            raise GraphError(f"map_reduce {name!r} needs at least one input stream")
+            raise GraphError(f"map_reduce {name!r} needs at least one input stream: inputs=[stream]")
+        for what, fn in (("map", map), ("reduce", reduce), ("combine", combine)):
+            if not callable(fn) and (fn is not None or what != "combine"):
+                raise GraphError(f"map_reduce {name!r}: {what}={fn!r} is not a function")
         merged = inputs[0] if len(inputs) == 1 else inputs[0].union(*inputs[1:], name=f"{name}.inputs")
         pairs = merged.flat_map(_Pairs(map), name=f"{name}.map")
         values = _Values(combine)

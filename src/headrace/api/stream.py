@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import pyarrow as pa
 
 from headrace.connect.sink import Sink
-from headrace.errors import GraphError
+from headrace.errors import GraphError, SchemaError
 from headrace.graph.nodes import (
     JoinHow,
     JoinNode,
@@ -93,6 +93,8 @@ class Stream:
 
     def sink(self, name: str, sink: Sink, **options: Any) -> Stream:
         """Send the records to a sink; returns this stream, so that others can follow."""
+        if not callable(getattr(sink, "publish", None)):
+            raise GraphError(f"sink {name!r} needs a sink such as hr.jsonl('out/'), not {sink!r:.80}")
         self.job.add(SinkNode(name, sink, (self.name,), step_options(name, options)))
         return self
 
@@ -114,6 +116,8 @@ class KeyedStream:
 
     def window(self, window: Window) -> KeyedStream:
         """Cut each key's records into windows."""
+        if not isinstance(window, Window):
+            raise GraphError(f"window after {self.name!r} needs a window such as hr.tumbling('10 s'), not {window!r:.80}")
         return replace(self, windowed=window)
 
     def reduce(
@@ -177,6 +181,11 @@ class KeyedStream:
         if self.windowed is not None:
             raise GraphError(f"process after {self.name!r}: a window belongs to reduce or join; use timers here")
         name = name or self.job.auto_name("process", self.name)
+        if not callable(fn) or not (on_timer is None or callable(on_timer)):
+            raise GraphError(f"process {name!r} needs functions: fn(record, state, out), on_timer(timer, state, out)")
+        for what, kind in (state or {}).items():
+            if kind not in get_args(StateKind):
+                raise GraphError(f"process {name!r}: state {what!r} must be hr.value(), hr.queue() or hr.mapping()")
         node = ProcessNode(
             name, self.keys, fn, tuple((state or {}).items()), (self.name,), on_timer, step_options(name, options)
         )
@@ -213,23 +222,27 @@ def step_options(step: str, options: Mapping[str, Any]) -> StepOptions:
         raise GraphError(f"step {step!r}: latency={latency!r} is not 'read-ready' or 'read-write'")
     if on_error not in (None, "fail", "skip"):
         raise GraphError(f"step {step!r}: on_error={on_error!r} is not 'fail' or 'skip'")
-    returns = options.get("returns")
+    try:
+        returns = to_schema(options["returns"]) if options.get("returns") is not None else None
+    except SchemaError as error:
+        raise SchemaError(f"step {step!r}: returns={options['returns']!r:.80}: {error}") from None
     return StepOptions(
         latency=latency,
         chain=bool(options.get("chain", True)),
         parallelism=_parallelism(step, options.get("parallelism")),
         on_error=on_error,
-        returns=to_schema(returns) if returns is not None else None,
+        returns=returns,
     )
 
 
 def _parallelism(step: str, value: ParallelismLike | None) -> Parallelism | None:
     if value is None:
         return None
-    least, start, most = (value, value, value) if isinstance(value, int) else value
-    if not 1 <= least <= start <= most:
+    bounds = (value, value, value) if isinstance(value, int) else value
+    whole = isinstance(bounds, tuple) and len(bounds) == 3 and all(type(n) is int for n in bounds)
+    if not whole or not 1 <= bounds[0] <= bounds[1] <= bounds[2]:
         raise GraphError(f"step {step!r}: parallelism={value!r} must be (min, start, max) with 1 ≤ min ≤ start ≤ max")
-    return Parallelism(least, start, most)
+    return Parallelism(*bounds)
 
 
 def _same_job(one: Stream | KeyedStream, other: Stream | KeyedStream) -> None:

@@ -63,6 +63,7 @@ def recovery(kills: int, rate: int, seconds: int, seed: int, **settings: Any) ->
         if code:
             raise RunFailedError(f"the job failed after the kills (exit {code}){_last_words(root)}")
         figures = _check(root, rate, total)
+        figures["worker_restarts"] = len((root / "restarts").read_text().splitlines())
     return {
         **figures,
         "items": total,
@@ -153,16 +154,21 @@ def job_of(root: Path, rate: int, total: int) -> hr.Job:
 
 def _main(options: dict[str, Any]) -> None:
     root = Path(options["root"])
+    (root / "restarts").touch()
     run = hr.start(
         job_of(root, options["rate"], options["total"]), checkpoint=root / "checkpoint", **options["settings"]
     )
+    noted = 0
     while not run.wait(0.05):
+        while noted < run.status().restarts:
+            noted += 1
+            with (root / "restarts").open("a") as file:
+                file.write("restart\n")
         if run.status().state == "running":
             (root / "pids.new").write_text(json.dumps(run.worker_pids()))
             (root / "pids.new").replace(root / "pids")
             (root / "running").touch()
     (root / "running").touch()
-    (root / "restarts").write_text(str(run.status().restarts))
 
 
 if __name__ == "__main__":

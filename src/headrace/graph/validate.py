@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from headrace.errors import GraphError
 from headrace.graph.nodes import Graph, JoinNode, Node, ReduceNode, SinkNode, SourceNode, is_keyed
+from headrace.graph.reducers import UserReducer
 from headrace.graph.windows import CountWindow, SessionWindow, TimeWindow, WholeInput
 
 
@@ -71,6 +72,13 @@ def _check_windows(graph: Graph, node: Node) -> None:
     if not isinstance(node, (ReduceNode, JoinNode)) or node.window is None:
         return
     window = node.window
+    if isinstance(node, ReduceNode) and isinstance(window, (CountWindow, SessionWindow)):
+        for name, reducer in node.reducers:
+            if isinstance(reducer, UserReducer) and reducer.early is not None:
+                raise GraphError(
+                    f"step {node.name!r}: {name} has early=, which needs a tumbling or sliding window or the whole "
+                    f"input, not {window.describe()}"
+                )
     if isinstance(node, JoinNode) and not isinstance(window, TimeWindow):
         raise GraphError(f"join {node.name!r} needs a tumbling or sliding window, not {window.describe()}")
     if isinstance(window, (CountWindow, SessionWindow, WholeInput)) and window.versioned:
@@ -82,6 +90,12 @@ def _check_windows(graph: Graph, node: Node) -> None:
                     f"step {node.name!r} has an event-time window, but source {source.name!r} has no event time; "
                     f"give it one: job.source({source.name!r}, ..., event_time='column')"
                 )
+        for timeless in _timeless_before(graph, node):
+            over = timeless.window.describe() if timeless.window else "all records so far"
+            raise GraphError(
+                f"step {node.name!r} has an event-time window, but results of {timeless.name!r}, which are over {over}, "
+                f"belong to no time; give {timeless.name!r} an event-time window, or {node.name!r} hr.whole_input()"
+            )
 
 
 def _keeps_time(graph: Graph, source: SourceNode, node: Node) -> bool:
@@ -93,6 +107,16 @@ def _keeps_time(graph: Graph, source: SourceNode, node: Node) -> bool:
         and node.name in reachable(graph, n.name)
     ]  # fmt: skip
     return any(isinstance(n, (ReduceNode, JoinNode)) and isinstance(n.window, TimeWindow) for n in between)
+
+
+def _timeless_before(graph: Graph, node: Node) -> list[ReduceNode]:
+    """Reduce steps upstream whose results have no event time of their own."""
+    return [
+        n
+        for n in graph.nodes
+        if isinstance(n, ReduceNode) and n is not node and isinstance(n.window, (WholeInput, type(None)))
+        and node.name in reachable(graph, n.name)
+    ]  # fmt: skip
 
 
 def _sources_of(graph: Graph, node: Node) -> list[SourceNode]:

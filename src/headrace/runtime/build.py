@@ -102,7 +102,9 @@ def can_combine(node: ReduceNode) -> bool:
     )
 
 
-def build_edges(plan: JobPlan, stage: int, sender: int, guards: dict[str, Guard]) -> list[EdgeWriter]:
+def build_edges(
+    plan: JobPlan, stage: int, sender: int, guards: dict[str, Guard], dead_letter: DeadLetter | None
+) -> list[EdgeWriter]:
     """The edges that leave the stage."""
     if stage + 1 >= len(plan.layout.stages):
         return []
@@ -110,16 +112,19 @@ def build_edges(plan: JobPlan, stage: int, sender: int, guards: dict[str, Guard]
     targets = range(after.subtasks) if after.shuffled else range(sender, sender + 1)
     slices, nowhere = plan.settings.slices, np.zeros(0, np.int64)
     return [
-        EdgeWriter(edge, sender, after.subtasks, targets, slices, nowhere, build_combiner(plan, edge, guards))
+        EdgeWriter(edge, sender, after.subtasks, targets, slices, nowhere, build_combiner(plan, edge, guards, dead_letter))
         for edge in plan.layout.border(stage + 1)
     ]
 
 
-def build_combiner(plan: JobPlan, edge: Edge, guards: dict[str, Guard]) -> Combiner | None:
+def build_combiner(
+    plan: JobPlan, edge: Edge, guards: dict[str, Guard], dead_letter: DeadLetter | None
+) -> Combiner | None:
     node = plan.graph.by_name.get(edge.target)
     if not isinstance(node, ReduceNode) or not can_combine(node):
         return None
-    guard = guards.setdefault(f"{node.name} (combine)", Guard(node.name, node.options.on_error or plan.graph.on_error))
+    on_error = node.options.on_error or plan.graph.on_error
+    guard = guards.setdefault(f"{node.name} (combine)", Guard(node.name, on_error, dead_letter))
     table = make_table(node, plan.schema_into(node.name), plan.schemas[node.name], guard, 1)
     window = node.window if isinstance(node.window, TimeWindow) else None
     return Combiner(Partials(table.key_fields, table.accumulators), node.keys, window)

@@ -140,9 +140,11 @@ class Source(Operator):
         return max(step, 0)
 
     def on_epoch_end(self) -> None:
-        # A partition without data so far must not hold the others back where epochs are all there is.
+        # A partition without data so far must not hold the others back where epochs are all there is,
+        # unless data is sure to come: then windows would close before it, in this mode only.
         for partition in self._partitions:
-            partition.idle = partition.idle or partition.newest_us == NEVER_US
+            unheard = partition.newest_us == NEVER_US and partition.reader.next_due_us() is None
+            partition.idle = partition.idle or (unheard and not self.node.source.bounded)
         if self._partitions and not self._eager:
             self._promise([partition.watermark(self.node) for partition in self._partitions])
         for partition in self._partitions:

@@ -94,13 +94,24 @@ def _step(node: Node, inputs: list[pa.RecordBatch], declared: pa.Schema | None) 
             Join(node, (inputs[0].schema, inputs[1].schema), schema, 1)
             return schema, _blank(schema, inputs[0])
         case _:
-            for other in inputs[1:]:
-                if set(other.schema.names) != set(inputs[0].schema.names):
-                    raise SchemaError(
-                        f"union {node.name!r}: its inputs have different columns: "
-                        f"{', '.join(inputs[0].schema.names)} and {', '.join(other.schema.names)}"
-                    )
-            return inputs[0].schema, inputs[0]
+            schema = _united(node.name, [sample.schema for sample in inputs])
+            return schema, conform(inputs[0], schema, node.name)
+
+
+def _united(step: str, schemas: list[pa.Schema]) -> pa.Schema:
+    """The columns of a union: those of its first input, wide enough for all."""
+    for other in schemas[1:]:
+        if set(other.names) != set(schemas[0].names):
+            raise SchemaError(
+                f"union {step!r}: its inputs have different columns: {', '.join(schemas[0].names)} and "
+                f"{', '.join(other.names)}; give them the same ones with map or map_batch"
+            )
+    try:
+        return pa.unify_schemas(schemas, promote_options="permissive")
+    except pa.ArrowException as error:
+        raise SchemaError(
+            f"union {step!r}: its inputs have columns of different types ({error}); convert one with map or map_batch"
+        ) from None
 
 
 def _transform(
@@ -159,15 +170,23 @@ def _user_result(
 ) -> pa.DataType:
     if declared is not None and declared.get_field_index(name) >= 0:
         return declared.field(name).type
-    records = sample.to_pylist()
+    values: list[Any] = []
+    failure: Exception | None = None
     try:
         state = reducer.init()
-        for record in records:
-            state = reducer.update(state, record)
-        value = reducer.finalize(state) if reducer.finalize is not None else state
+        for record in sample.to_pylist():
+            try:
+                state = reducer.update(state, record)
+            except Exception as error:
+                failure = failure or error
+                continue
+            values = [state]
+        values = [reducer.finalize(state) for state in values] if reducer.finalize is not None else values
     except Exception as error:
         raise _failed(step, error) from error
-    return infer_schema([{name: value}] if records else [], step).field(name).type
+    if not values and failure is not None:
+        raise _failed(step, failure) from failure
+    return infer_schema([{name: value} for value in values], step).field(name).type
 
 
 def _reduced_sample(node: ReduceNode, sample: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

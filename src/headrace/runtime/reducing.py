@@ -165,6 +165,7 @@ class CountReduce(Reduce):
         pane = np.array([p for p, _ in opened])[groups.of_row]
         filled = np.array([n for _, n in opened])[groups.of_row]
         panes = pane + (filled + rank) // self._n
+        last = (filled + rank) % self._n == self._n - 1
         by_window = group(columns, panes)
         rows = self.table.absorb_groups(batch.records, by_window, batch.times)
         self.table.extras["filled"][rows] += np.bincount(by_window.of_row, minlength=len(rows))
@@ -177,10 +178,11 @@ class CountReduce(Reduce):
             self._open[key] = (pane_no, n)
         done = rows[full]
         if len(done):
+            filling = np.flatnonzero(last)[np.argsort(by_window.of_row[last])]  # results have these records' times
             still_open = set(self.table.keys_of(rows[~full]))
             for key in self.table.keys_of(done):
                 if key not in still_open:
                     self._open.pop(key, None)
-            done = done[np.argsort(self.table.pane_of(done), kind="stable")]
-            self.emit(Batch(self.results(done, []), np.full(len(done), int(batch.times.max())), batch.born_us))
+            order = np.argsort(self.table.pane_of(done), kind="stable")
+            self.emit(batch.take(filling[order]).with_records(self.results(done[order], [])))
             self.table.drop(done)

@@ -194,8 +194,8 @@ class Subtask:
                 if inbound.operator is operator:
                     self._end_of_input(inbound)
             operator.on_epoch_end()
-        self._write_letters()
         yield from self._flush(last=True)
+        self._write_letters()  # last: combining before the shuffle can skip records too
 
     def finish(self) -> Description:
         """Write what changed and describe it."""
@@ -413,7 +413,8 @@ class Subtask:
         """Fresh sending ends: sequences and audit counts start anew with each attempt."""
         for operator in self._operators.values():
             operator.outputs = [(t, p) for t, p in operator.outputs if isinstance(t, Operator)]
-        self._edges = build_edges(self.plan, self.stage, self._index, self._guards)
+        dead_letter = self._dead_letter if self._letter_sink is not None else None
+        self._edges = build_edges(self.plan, self.stage, self._index, self._guards, dead_letter)
         places = np.array(ticket.places, np.int64)
         for edge in self._edges:
             if edge.edge.keyed:

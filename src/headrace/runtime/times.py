@@ -44,7 +44,7 @@ def event_times(column: pa.Array, unit: str | None, now_us: int) -> tuple[Times,
     else:
         numbers = column.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
         per_unit = _PER_UNIT_US[unit or "ms"]
-        usable = usable & (np.abs(numbers) < 2**62 / max(per_unit, 1.0))
+        usable = usable & (numbers >= 0) & (numbers < 2**62 / max(per_unit, 1.0))
         numbers = np.where(usable, numbers, 0)
         times = numbers // 1000 if per_unit < 1 else numbers * int(per_unit)
     usable = usable & (times >= 0) & (times <= now_us + _FUTURE_US)
@@ -69,13 +69,21 @@ def _parse_iso(column: pa.Array) -> pa.Array:
     try:
         return pc.cast(column, pa.timestamp("us", "UTC"))
     except pa.ArrowInvalid:
-        parsed = []
-        for text in column.to_pylist():
+        try:
+            return pc.cast(column, pa.timestamp("us")).cast(pa.timestamp("us", "UTC"))  # no zone means UTC
+        except pa.ArrowInvalid:
+            return _parse_each(column)
+
+
+def _parse_each(column: pa.Array) -> pa.Array:
+    """The same for a column with mixed or broken texts; broken ones become null."""
+    parsed = []
+    for text in column.to_pylist():
+        at = None
+        for kind in (pa.timestamp("us", "UTC"), pa.timestamp("us")):
             try:
-                parsed.append(pc.cast(pa.array([text]), pa.timestamp("us", "UTC"))[0].value if text is not None else None)
+                at = pc.cast(pa.array([text], pa.string()), kind)[0].value if at is None else at
             except pa.ArrowInvalid:
-                try:
-                    parsed.append(pc.cast(pa.array([text]), pa.timestamp("us"))[0].value)
-                except pa.ArrowInvalid:
-                    parsed.append(None)
-        return pa.array(parsed, pa.int64()).cast(pa.timestamp("us", "UTC"))
+                continue
+        parsed.append(at)
+    return pa.array(parsed, pa.int64()).cast(pa.timestamp("us", "UTC"))

@@ -65,7 +65,9 @@ class Compactor:
         while (work := self._work.get()) is not None:
             try:
                 if isinstance(work, int):
-                    self._versions.collect_garbage(work)
+                    with self._lock:
+                        waiting = frozenset(full.file for _, full in self._done.values())
+                    self._versions.collect_garbage(work, waiting)
                 else:
                     self._compact(work)
             except (HeadraceError, OSError) as error:

@@ -117,7 +117,8 @@ class Coordinator:
         member.description = description
         if not self.plan.eager or any(m.description is None for m in self.members.values()):
             return []
-        self.seal()
+        if self.sealed is None or self.sealed.token != self.token:  # a repeated message seals nothing
+            self.seal()
         last = len(self.plan.layout.stages) - 1
         return [(m.sender, "sealed", {"token": str(self.token)}) for (stage, _), m in self.members.items() if stage == last]
 

@@ -12,6 +12,7 @@ from headrace.errors import HeadraceError, RunFailedError, UserCodeError
 _FINAL = ("UserCodeError", "DataError", "SchemaError", "ConfigError", "CorruptionError", "StateError", "GraphError")
 _SECONDARY = ("ChannelError", "FencedError", "ProtocolError")
 _CHARS = 2000
+_HOPELESS = re.compile(r"CONCURRENT_STREAM_LOG_UPDATE|ModuleNotFoundError|PicklingError|NOT_SUPPORTED|AnalysisException")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ def understand(reports: list[dict[str, Any]], spark: Exception | None) -> Failur
     text = _condensed(str(spark)) if spark is not None else "the query ended without saying why"
     error = RunFailedError(text)
     error.__cause__ = spark
-    return Failure(error, "ConcurrentModification" in text or "CONCURRENT_STREAM_LOG_UPDATE" in text)
+    return Failure(error, bool(_HOPELESS.search(text)))
 
 
 def _rebuilt(report: dict[str, Any]) -> HeadraceError:

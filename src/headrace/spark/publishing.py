@@ -25,13 +25,27 @@ def publish(plan: JobPlan, manifest: Manifest) -> None:
         sink.publish(manifest.token, [staged for staged in manifest.staged if staged.step == step])
 
 
+def recover(plan: JobPlan, versions: Versions, generation: int, last_committed: int | None) -> None:
+    """Finish what a driver before us had committed, and clear away what it had not.
+
+    More than one epoch may have been committed since the last pick, and the last pick may not have
+    been published.
+    """
+    if last_committed is not None:
+        last = versions.last_picked()
+        for epoch in range(last.epoch if last is not None else 0, last_committed + 1):
+            picked = versions.pick(epoch, None)
+            if picked is not None:
+                publish(plan, versions.manifest(picked))
+    discard_failed(plan, versions, generation)
+
+
 def discard_failed(plan: JobPlan, versions: Versions, generation: int) -> None:
     """Remove what attempts of earlier drivers left that were never picked."""
-    picked = {str(token) for token in versions.picks()}
-    newest = max((token.epoch for token in versions.picks()), default=-1)
+    picked = {*versions.picks()}
 
     def keep(token: Token) -> bool:
-        return str(token) in picked or token.generation >= generation or (token.epoch < newest and not picked)
+        return token in picked or token.generation >= generation
 
     for sink in sinks_of(plan).values():
         sink.discard(keep)

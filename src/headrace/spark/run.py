@@ -28,6 +28,7 @@ from headrace.spark.epochs import Coordinator
 from headrace.spark.failures import Failure, understand
 from headrace.spark.planning import identity
 from headrace.spark.publishing import discard_failed, publish
+from headrace.spark.shipping import ship_by_value
 from headrace.state.versions import Manifest, Versions
 from headrace.tokens import Token
 
@@ -103,6 +104,7 @@ class Run:
 
     def start(self, seconds: float | None = None) -> Run:
         """Begin; ``seconds`` ends the run cleanly after that long."""
+        ship_by_value(self.plan.graph)
         self._seconds = seconds
         self._recover()
         self._thread.start()
@@ -183,7 +185,7 @@ class Run:
                     self._state = "finished" if self._finish else "stopped"
                     return
                 epoch = self._coordinator.token.epoch if self._coordinator.token else -1
-                attempts = self._coordinator.attempts.get(epoch, 0)
+                attempts = self._coordinator.attempts.get(epoch, 0) if epoch >= 0 else self._restarts + 1
                 if failure.final or attempts >= self.plan.settings.max_attempts or self._stop_at_s is not None:
                     self._give_up(failure, epoch, attempts)
                     return
@@ -355,7 +357,8 @@ class Run:
     def _give_up(self, failure: Failure, epoch: int, attempts: int) -> None:
         self._failure = failure.error
         if not failure.final and attempts >= self.plan.settings.max_attempts:
-            self._failure = RunFailedError(f"epoch {epoch} failed {attempts} times, so the job was stopped: {failure.error}")
+            what = f"epoch {epoch} failed" if epoch >= 0 else "the query failed to start"
+            self._failure = RunFailedError(f"{what} {attempts} times, so the job was stopped: {failure.error}")
             self._failure.__cause__ = failure.error
         self._state = "failed"
         self._note("failed", failure.summary)

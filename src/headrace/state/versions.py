@@ -87,6 +87,7 @@ class Versions:
         self.checkpoint = checkpoint
         self.root = checkpoint / "headrace"
         self._lock: int | None = None
+        self._generation: int | None = None
 
     def open(self, identity: dict[str, Any]) -> int:
         """Lock the checkpoint, check that it belongs to this job, and take a new generation.
@@ -95,10 +96,15 @@ class Versions:
         """
         self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._take_lock()
-        self._check_identity(identity)
+        try:
+            self._check_identity(identity)
+        except BaseException:
+            self.close()
+            raise
         generation = max([int(p.name) for p in self._list("generations")], default=0) + 1
         while not create_exclusively(self.root / "generations" / f"{generation:06d}", b"{}"):
             generation += 1
+        self._generation = generation
         return generation
 
     def close(self) -> None:
@@ -134,8 +140,11 @@ class Versions:
     def pick(self, epoch: int, preferred: Token | None) -> Token | None:
         """Decide which attempt an epoch's commit stands for; obey an earlier decision.
 
-        Call only once Spark's commit of the epoch exists. None if no attempt left a manifest.
+        Call only once Spark's commit of the epoch exists. None if no attempt left a manifest. Refused
+        to a driver that has been superseded.
         """
+        if self._generation is not None and self.newest_generation() > self._generation:
+            raise FencedError(f"a newer driver took over the checkpoint; this one may not decide about epoch {epoch}")
         decided = self.picked(epoch)
         if decided is not None:
             return decided
@@ -143,7 +152,7 @@ class Versions:
         if not candidates:
             return None
         choice = preferred if preferred in candidates else candidates[-1]
-        create_exclusively(self.root / "picks" / f"{epoch:08d}", str(choice).encode())
+        create_exclusively(self.root / "picks" / f"{epoch:08d}", f"{choice} {_check_of(choice)}".encode())
         return self.picked(epoch)
 
     def picked(self, epoch: int) -> Token | None:
@@ -151,9 +160,13 @@ class Versions:
         if not path.exists():
             return None
         try:
-            return Token.parse(path.read_text())
-        except (ValueError, UnicodeDecodeError) as error:
+            text, check = path.read_text().split(" ")
+            token = Token.parse(text)
+        except (OSError, ValueError) as error:
             raise CorruptionError(f"pick {path.name} cannot be read: {error}") from error
+        if check != _check_of(token) or token.epoch != epoch:
+            raise CorruptionError(f"pick {path.name} has changed since it was written: it names {token}")
+        return token
 
     def last_picked(self) -> Token | None:
         epochs = [int(p.name) for p in self._list("picks")]
@@ -163,19 +176,22 @@ class Versions:
         tokens = [self.picked(int(p.name)) for p in self._list("picks")]
         return sorted((t for t in tokens if t is not None), key=lambda t: t.epoch)
 
-    def collect_garbage(self, running_epoch: int) -> list[str]:
+    def collect_garbage(self, running_epoch: int, also_needed: frozenset[str] = frozenset()) -> list[str]:
         """Remove what neither of the last two picked versions needs and no running attempt writes.
 
-        Returns the names of the files removed. Repeating it, or dying in it, does no harm.
+        ``also_needed`` are segments that a manifest to come will name. Returns the names of the files removed. Repeating it, or dying in it, does no harm.
         """
         picks = self.picks()
         if len(picks) < 2:
             return []
         kept = picks[-2:]
         needed = {block.file for token in kept for v in self.manifest(token).slices.values() for block in v.blocks}
+        needed |= also_needed
+        oldest = min(kept[0].epoch, running_epoch)
         removed = []
-        for path in self._list("segments"):
-            if str(path.relative_to(self.root)) not in needed and _epoch_of(path.name) < min(kept[0].epoch, running_epoch):
+        for path in self._list("segments", unfinished=True):
+            epoch = _epoch_of(path.name)
+            if epoch is not None and epoch < oldest and str(path.relative_to(self.root)) not in needed:
                 path.unlink(missing_ok=True)
                 removed.append(path.name)
         for path in self._list("manifests"):
@@ -229,13 +245,21 @@ class Versions:
     def _manifest_path(self, token: Token) -> Path:
         return self.root / "manifests" / f"{token}.json"
 
-    def _list(self, kind: str) -> list[Path]:
+    def _list(self, kind: str, *, unfinished: bool = False) -> list[Path]:
+        """The files of a kind; those that a writer never gave their name only if asked for."""
         directory = self.root / kind
         if not directory.is_dir():
             return []
-        return sorted(p for p in directory.iterdir() if not p.name.startswith("."))
+        return sorted(p for p in directory.iterdir() if unfinished or not p.name.startswith("."))
 
 
-def _epoch_of(segment: str) -> int:
-    """Segments are named ``<token>-…``."""
-    return Token.parse("-".join(segment.split("-")[:3])).epoch
+def _epoch_of(segment: str) -> int | None:
+    """Segments are named ``<token>-…``, unfinished ones ``.<token>-…``; None for what is not ours."""
+    try:
+        return Token.parse("-".join(segment.lstrip(".").split("-")[:3])).epoch
+    except ValueError:
+        return None
+
+
+def _check_of(token: Token) -> str:
+    return sha256(str(token).encode()).hexdigest()[:16]

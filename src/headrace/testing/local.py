@@ -20,10 +20,12 @@ from headrace.connect.collect import read_collected
 from headrace.errors import ChannelError, FencedError
 from headrace.runtime.epoch import Cache, run_epoch
 from headrace.runtime.plan import JobPlan
+from headrace.spark.commits import last_committed
 from headrace.spark.epochs import Coordinator
-from headrace.spark.planning import plan_job
-from headrace.spark.publishing import publish
-from headrace.state.versions import Versions
+from headrace.spark.planning import identity, plan_job
+from headrace.spark.publishing import publish, recover
+from headrace.state.segments import write_durably
+from headrace.state.versions import Manifest, Versions
 
 Pause = Callable[[int, int], float]
 """Stage and subtask → seconds to hold a row back; for trying interleavings."""
@@ -39,17 +41,20 @@ class LocalRun:
         self.plan: JobPlan = plan_job(job, checkpoint, Settings.of(**options), collect=True)
         self.versions = Versions(checkpoint)
         self._pause = pause or (lambda stage, index: 0.0)
-        generation = self.versions.open(self.plan_identity())
-        self.coordinator = Coordinator(self.plan, self.versions, generation)
+        self._spark_checkpoint = checkpoint / "spark"
         self._lock = threading.Lock()
         self._caches: dict[tuple[int, int], Cache] = {}
-        last = self.versions.last_picked()
-        self.next_epoch = last.epoch + 1 if last else 0
         self.reports: list[dict[str, Any]] = []
         self.finished = False
-
-    def plan_identity(self) -> dict[str, Any]:
-        return {"job": self.plan.graph.job, "slices": self.plan.settings.slices}
+        generation = self.versions.open(identity(self.plan))
+        self.coordinator = Coordinator(self.plan, self.versions, generation)
+        last = last_committed(self._spark_checkpoint)
+        self.next_epoch = last + 1 if last is not None else 0
+        try:
+            recover(self.plan, self.versions, generation, last)
+        except BaseException:
+            self.versions.close()
+            raise
 
     def run(self, *, seconds: float = 1.0, most_epochs: int = 1000) -> None:
         """Epochs until the sources are exhausted."""
@@ -59,7 +64,10 @@ class LocalRun:
                 return
 
     def epoch(self, *, seconds: float = 1.0, commit: bool = True) -> None:
-        """One epoch: it ends when all sources are exhausted, or after ``seconds``."""
+        """One epoch: it ends when all sources are exhausted, or after ``seconds``.
+
+        Without ``commit`` it is sealed only, as if the driver died before Spark's commit.
+        """
         epoch = self.next_epoch
         query = self.coordinator.new_query()
         if not self.plan.eager:
@@ -105,15 +113,21 @@ class LocalRun:
             self.commit()
 
     def commit(self) -> None:
-        """What Spark's commit of the epoch entails: pick and publish."""
-        sealed = self.coordinator.sealed
-        assert sealed is not None
+        """Spark's commit of the epoch, and what it entails: pick and publish."""
+        sealed = self.spark_commit()
         picked = self.versions.pick(sealed.token.epoch, sealed.token)
         assert picked is not None
         manifest = self.versions.manifest(picked)
         publish(self.plan, manifest)
         self.next_epoch = picked.epoch + 1
         self.finished = manifest.finished
+
+    def spark_commit(self) -> Manifest:
+        """Only what Spark does: from here on the epoch has happened, even if the driver dies now."""
+        sealed = self.coordinator.sealed
+        assert sealed is not None
+        write_durably(self._spark_checkpoint / "commits" / str(sealed.token.epoch), b"v1")
+        return sealed
 
     def rows(self, sink: str) -> list[dict[str, Any]]:
         node = self.plan.graph.by_name[sink]
@@ -136,6 +150,13 @@ class LocalRun:
                 return
             time.sleep(0.002)
 
+    def fence(self, query: int, why: str) -> None:
+        """Tell all subtasks of a query to give up waiting."""
+        with self._lock:
+            for channel in list(_CHANNELS.values()):
+                if channel.run is self and channel.query == query:
+                    channel.inbox.put({"kind": "fenced", "why": why})
+
     def message(self, sender: bytes, kind: str, body: dict[str, Any]) -> None:
         body = msgpack.unpackb(msgpack.packb(body), strict_map_key=False)
         with self._lock:
@@ -155,8 +176,8 @@ _CHANNELS: dict[bytes, _Channel] = {}
 
 
 class _Channel:
-    def __init__(self, run: LocalRun, name: bytes) -> None:
-        self.run, self.name = run, name
+    def __init__(self, run: LocalRun, name: bytes, query: int) -> None:
+        self.run, self.name, self.query = run, name, query
         self.inbox: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         _CHANNELS[name] = self
 
@@ -215,7 +236,7 @@ class _Task(threading.Thread):
 
     def run(self) -> None:
         name = f"{id(self.run_of)}-{self.stage}-{self.index}-{self.query}".encode()
-        channel = _Channel(self.run_of, name)
+        channel = _Channel(self.run_of, name, self.query)
         plan = self.run_of.plan
         after = self.pipes[self.stage + 1] if self.stage + 1 < len(self.pipes) else []
         try:
@@ -232,6 +253,7 @@ class _Task(threading.Thread):
             self.failure = error
             for pipe in after:
                 pipe.close()
+            self.run_of.fence(self.query, "another subtask failed")
         finally:
             del _CHANNELS[name]
 

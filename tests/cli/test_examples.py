@@ -1,0 +1,122 @@
+"""Every example gives its known answers, in all three modes without Spark; two of them on Spark as scripts."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from headrace.api.job import Job
+from headrace.cli.loading import load_module
+from headrace.testing import run_local
+
+MODES = ("realtime", "microbatch", "batch")
+NAMES = ("click_count", "dead_letters", "hot_topics", "sessions", "word_count")
+
+
+@pytest.fixture
+def example(examples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """``example(name)`` loads a job; results that it writes go to ``tmp_path``."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setenv("PYTHONPATH", "")
+
+    def load(name: str) -> Job:
+        sys.modules.pop(name, None)
+        job = load_module(examples / f"{name}.py").job
+        assert isinstance(job, Job)
+        return job
+
+    yield load
+    for name in NAMES:
+        sys.modules.pop(name, None)
+
+
+def test_these_are_all_examples(examples):
+    assert tuple(sorted(path.stem for path in examples.glob("*.py"))) == NAMES
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_click_count(example, mode):
+    rows = run_local(example("click_count"), mode=mode)["out"]
+    per_minute = {(row["window_start"].minute, row["page"]): row["n"] for row in rows}
+    assert per_minute == {
+        (minute, page): 60 if page == "help" else 180
+        for minute in range(14, 19)
+        for page in ("home", "search", "cart", "help")
+    }
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_sessions(example, mode):
+    rows = run_local(example("sessions"), mode=mode)["out"]
+    assert sorted((row["user"], row["visits"], row["seconds"], row["path"]) for row in rows) == [
+        ("ann", 2, 70, "home > help"),
+        ("ann", 3, 117, "home > search > cart"),
+        ("bob", 1, 44, "home"),
+        ("bob", 3, 245, "search > help"),
+        ("cy", 1, 3, "home"),
+    ]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_word_count(example, mode):
+    rows = run_local(example("word_count"), mode=mode)["out"]
+    counts = {row["key"]: row["value"] for row in rows}
+    assert (counts["the"], counts["river"], counts["wheel"], counts["headrace"]) == (24, 6, 5, 1)
+    assert len(counts) == len(rows)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_hot_topics(example, mode, examples):
+    rows = run_local(example("hot_topics"), mode=mode)["out"]
+    counts: dict[tuple[int, str], int] = {}
+    for line in (examples / "data" / "tweets.jsonl").read_text().splitlines():
+        tweet = json.loads(line)
+        second = int(tweet["ts"][14:16]) * 60 + int(tweet["ts"][17:19])
+        for word in tweet["text"].split():
+            if word.startswith("#"):
+                for end in range(second + 1, second + 11):
+                    counts[end, word[1:].lower()] = counts.get((end, word[1:].lower()), 0) + 1
+    hot = {key: n for key, n in counts.items() if n > 100}
+    found = {(row["window_end"].minute * 60 + row["window_end"].second, row["tag"]): row["n"] for row in rows}
+    assert found == hot
+    assert {tag for _, tag in found} == {"eclipse", "python", "spark"}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_dead_letters(example, published, tmp_path, mode):
+    rows = run_local(example("dead_letters"), mode=mode)["out"]
+    assert sorted((row["item"], row["orders"], round(row["mean"], 3)) for row in rows) == [
+        ("apples", 2, 0.55),
+        ("bread", 1, 2.8),
+        ("pears", 2, 0.625),
+    ]
+    letters = published(next(tmp_path.glob("out/dead-letters-*/dead")))
+    assert sorted((letter["step"], letter["reason"].partition(":")[0]) for letter in letters)[2] == (
+        "price",
+        "ZeroDivisionError",
+    )
+    assert [letter["step"] for letter in letters].count("orders") == 2
+    assert any("this line is not a record" in letter["record"] for letter in letters)
+
+
+@pytest.mark.timeout(170)
+def test_an_example_as_a_script(examples, tmp_path):
+    """``python examples/word_count.py`` on Spark; ``headrace run`` of an app is in ``test_cli_spark``."""
+    done = subprocess.run(
+        [sys.executable, examples / "word_count.py"],
+        capture_output=True,
+        text=True,
+        timeout=160,
+        cwd=tmp_path,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[:2] == ["24 the", "6 river"]
+    assert list(tmp_path.glob("headrace-*")) == []
