@@ -90,7 +90,7 @@ def test_tweets_are_a_function_of_their_numbers():
 
 
 def test_the_demo_checks_its_answers(tmp_path):
-    total = 2000
+    total = 1000
     results, checkpoint = tmp_path / "results", tmp_path / "checkpoint"
     job = demo_job(results, total)
     run = LocalRun(job, checkpoint, report="10 ms")

@@ -10,7 +10,7 @@ import pytest
 
 import headrace as hr
 
-RATE, SECONDS, KEYS = 500, 24, 40
+RATE, SECONDS, KEYS = 500, 14, 40
 
 
 def numbered(n: np.ndarray[Any, np.dtype[np.int64]]) -> dict[str, Any]:

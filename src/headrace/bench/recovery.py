@@ -78,9 +78,9 @@ def recovery(kills: int, rate: int, seconds: int, seed: int, **settings: Any) ->
 
 
 def _start(options: dict[str, Any]) -> subprocess.Popen[bytes]:
-    log = (Path(options["root"]) / "log.txt").open("ab")
     command = [sys.executable, "-m", "headrace.bench.recovery", json.dumps(options)]
-    return subprocess.Popen(command, stdout=log, stderr=log)
+    with (Path(options["root"]) / "log.txt").open("ab") as log:
+        return subprocess.Popen(command, stdout=log, stderr=log)
 
 
 def _wait_running(root: Path, child: subprocess.Popen[bytes], timeout_s: float) -> None:

@@ -63,13 +63,15 @@ def run(
             wish.listen()
             watch = Watch(handle)
             try:
-                with Live(console=console, auto_refresh=False, redirect_stdout=sys.stdout.isatty()) as live:
+                with Live(
+                    console=console, auto_refresh=False, transient=True, redirect_stdout=sys.stdout.isatty()
+                ) as live:
 
                     def show(news: list[str]) -> None:
                         for line in news:
                             console.print(Text(line, style="yellow"))
                         if console.is_terminal:
-                            live.update(progress(watch), refresh=True)
+                            live.update(progress(watch, stopping=wish.wanted), refresh=True)
 
                     follow(watch, wish, show)
             finally:
@@ -95,11 +97,12 @@ def violations(handle: Run) -> int | None:
     return None
 
 
-def progress(watch: Watch) -> Text:
+def progress(watch: Watch, *, stopping: bool = False) -> Text:
     """One line about a running job."""
     status = watch.handle.status()
     rate = sum(watch.recent(name).out_per_s for name in watch.sources)
-    line = Text.assemble((f"{watch.handle.plan.graph.job} ", "bold"), status.state)
+    line = Text(no_wrap=True, overflow="ellipsis")
+    line.append(f"{watch.handle.plan.graph.job} ", style="bold").append("stopping" if stopping else status.state)
     line.append(f" · epoch {status.epoch}, {status.committed_epochs} committed")
     line.append(f" · {watch.read:,} read, {rate:,.0f}/s")
     for step in watch.latency:

@@ -16,22 +16,21 @@ from headrace.spark.java import find_java
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A Spark setting that a mode needs. ``static`` ones cannot be changed in a running session."""
+    """A Spark setting that a mode needs."""
 
     key: str
     value: str
     why: str
-    static: bool = False
 
 
 _REALTIME = (
     Setting("spark.sql.streaming.realTimeMode.allowlistCheck", "false", "the allow-list names no Python operator"),
     Setting("spark.python.udf.pipelined.enabled", "true", "results leave a worker while input still arrives"),
-    Setting("spark.python.unix.domain.socket.enabled", "true", "TCP delays small writes by up to 50 ms", True),
+    Setting("spark.python.unix.domain.socket.enabled", "true", "TCP delays small writes by up to 50 ms"),
     Setting("spark.sql.execution.pandas.udf.buffer.size", "4", "the default holds small rows back"),
     Setting("spark.sql.execution.python.udf.buffer.size", "4", "the default holds small rows back"),
     Setting("spark.sql.execution.arrow.maxRecordsPerBatch", "1", "a row is a whole buffer already"),
-    Setting("spark.shuffle.streaming.networkBufferMaxWaitTimeMs", "1", "the default waits 50 ms", True),
+    Setting("spark.shuffle.streaming.networkBufferMaxWaitTimeMs", "1", "the default waits 50 ms"),
     Setting("spark.sql.streaming.realTimeMode.minBatchDuration", "1000", "lets epochs be short"),
     Setting(
         "spark.sql.streaming.stateStore.providerClass",
@@ -43,8 +42,8 @@ _STAGE_BY_STAGE = (
     Setting("spark.sql.execution.arrow.maxRecordsPerBatch", "10000", "records come from Spark here"),
     Setting("spark.sql.execution.arrow.maxBytesPerBatch", "67108864", "buffers are large rows"),
     Setting("spark.sql.adaptive.enabled", "false", "partitions must stay as planned"),
-    Setting("spark.task.maxFailures", "1", "state and shuffle output must come from one attempt", True),
-    Setting("spark.speculation", "false", "state and shuffle output must come from one attempt", True),
+    Setting("spark.task.maxFailures", "1", "state and shuffle output must come from one attempt"),
+    Setting("spark.speculation", "false", "state and shuffle output must come from one attempt"),
 )
 _OURS = {
     "spark.ui.enabled": "false",
@@ -84,20 +83,23 @@ def prepare(session: SparkSession, mode: Mode) -> None:
         current = session.conf.get(setting.key, None) or session.sparkContext.getConf().get(setting.key, None)
         if current == setting.value:
             continue
-        if setting.static:
-            if setting.key == "spark.task.maxFailures" and session.sparkContext.master.startswith("local["):
-                continue  # local mode never retries a task
-            if setting.key == "spark.speculation" and current is None:
-                continue
-            missing.append(setting)
-        else:
+        if session.conf.isModifiable(setting.key):
             session.conf.set(setting.key, setting.value)
+        elif not _harmless(session, setting, current):
+            missing.append(setting)
     if missing:
         lines = "\n".join(f"  {s.key} = {s.value}   # {s.why}" for s in missing)
         raise EnvironmentMissingError(
             f"this Spark session lacks settings that {mode} mode needs and that must be there when it is created; "
             f"add to SparkSession.builder.config(...):\n{lines}"
         )
+
+
+def _harmless(session: SparkSession, setting: Setting, current: str | None) -> bool:
+    """Settings that are as wanted although nobody set them."""
+    if setting.key == "spark.task.maxFailures":
+        return str(session.sparkContext.master).startswith("local[")  # local mode never retries a task
+    return setting.key == "spark.speculation" and current is None
 
 
 def check_slots(session: SparkSession, slots: int) -> None:

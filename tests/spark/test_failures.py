@@ -1,0 +1,124 @@
+"""What users see when something goes wrong on real Spark."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+import headrace as hr
+from headrace.errors import FencedError, UserCodeError
+from headrace.testing import CRASH, PAUSE, scripted
+
+ROWS = [{"k": i % 3, "v": i, "ts": i * 100} for i in range(60)]
+
+
+def _fails_at_40(record: dict[str, Any]) -> dict[str, Any]:
+    if record["v"] == 40:
+        raise ValueError("forty is too much")
+    return record
+
+
+def _job(rows: Any, **options: Any) -> hr.Job:
+    job = hr.Job("failing", **options)
+    checked = job.source("rows", rows, event_time="ts").map(
+        _fails_at_40, name="check", returns={"k": "int64", "v": "int64", "ts": "int64"}
+    )
+    checked.key_by("k").window(hr.tumbling("1 s")).reduce(name="n", n=hr.count()).sink("out", hr.collect())
+    return job
+
+
+def test_an_exception_names_step_record_and_line_and_stops_the_job(spark: Any) -> None:
+    with pytest.raises(UserCodeError) as caught:
+        hr.run(_job(scripted(ROWS)), spark=spark)
+    message = str(caught.value)
+    assert "step 'check'" in message
+    line = _fails_at_40.__code__.co_firstlineno + 2
+    assert f"test_failures.py:{line} in _fails_at_40" in message
+    assert "'v': 40" in message
+    assert "forty is too much" in message
+
+
+def test_skipped_records_are_counted_and_become_dead_letters(spark: Any, tmp_path: Any) -> None:
+    job = _job(scripted(ROWS), dead_letter=hr.jsonl(tmp_path / "dead"))
+    run = hr.start(job, spark=spark, checkpoint=tmp_path / "checkpoint")
+    run.wait()
+    assert sum(row["n"] for row in run.rows("out")) == len(ROWS) - 1
+    assert run.status().counters["skipped:check"] == 1
+    letters = "".join(path.read_text() for path in sorted((tmp_path / "dead").glob("part-*.jsonl")))
+    assert letters.count("\n") == 1
+    assert "forty is too much" in letters
+
+
+def test_a_crashed_worker_is_restarted_and_answers_are_exact(spark: Any, tmp_path: Any) -> None:
+    rows = [*ROWS[:20], PAUSE, *ROWS[20:30], CRASH, *ROWS[30:40], *ROWS[41:]]
+    run = hr.start(_job(scripted(rows, flags=tmp_path / "flags")), spark=spark, checkpoint=tmp_path / "checkpoint")
+    run.wait()
+    assert run.status().restarts == 1
+    assert "CRASH at item" in run.decisions()[0].detail
+    expected: dict[tuple[int, int], int] = {}
+    for row in ROWS:
+        if row["v"] != 40:
+            key = (row["k"], row["ts"] // 1000)
+            expected[key] = expected.get(key, 0) + 1
+    got = {(row["k"], int(row["window_start"].timestamp())): row["n"] for row in run.rows("out")}
+    assert got == expected
+    assert len(run.rows("out")) == len(expected)
+
+
+# fault plan 16
+def test_a_second_driver_is_refused_and_the_first_unharmed(spark: Any, tmp_path: Any) -> None:
+    job = hr.Job("live")
+    source = hr.generate(lambda n: {"k": n % 2}, rate="100/s")
+    job.source("items", source).key_by("k").reduce(name="n", n=hr.count()).sink("out", hr.collect())
+    run = hr.start(job, spark=spark, checkpoint=tmp_path)
+    try:
+        with pytest.raises(FencedError, match="in use by another driver"):
+            hr.start(job, spark=spark, checkpoint=tmp_path)
+    finally:
+        run.stop()
+    assert run.status().state == "stopped"
+    assert run.status().restarts == 0
+    assert run.status().committed_epochs >= 1
+
+
+def test_a_stopped_job_goes_on_where_it_was(spark: Any, tmp_path: Any) -> None:
+    def make() -> hr.Job:
+        job = hr.Job("resumed")
+        source = hr.generate(lambda n: {"k": n % 5, "n": n}, rate="400/s", total=2400)
+        totals = job.source("items", source).key_by("k").reduce(name="n", n=hr.count(), total=hr.sum("n"))
+        totals.sink("out", hr.collect())
+        return job
+
+    first = hr.start(make(), spark=spark, checkpoint=tmp_path, seconds=2)
+    first.wait()
+    second = hr.start(make(), spark=spark, checkpoint=tmp_path)
+    second.wait()
+    last: dict[int, tuple[int, int]] = {}
+    for row in sorted(second.rows("out"), key=lambda r: r["n"]):
+        last[row["k"]] = (row["n"], row["total"])
+    assert first.status().state == "stopped"
+    assert second.status().state == "finished"
+    assert last == {k: (480, sum(range(k, 2400, 5))) for k in range(5)}
+
+
+def test_a_users_session_is_checked_for_what_it_lacks(tmp_path: Any) -> None:
+    script = tmp_path / "own.py"
+    script.write_text(
+        "from pyspark.sql import SparkSession\n"
+        "import headrace as hr\n"
+        "session = SparkSession.builder.master('local[6]').config('spark.ui.enabled', 'false')"
+        ".config('spark.driver.host', '127.0.0.1').getOrCreate()\n"
+        "job = hr.Job('own')\n"
+        "rows = job.source('rows', hr.generate(lambda n: {'k': n % 2}, total=100))\n"
+        "rows.key_by('k').reduce(name='n', n=hr.count()).sink('out', hr.collect())\n"
+        "try:\n    hr.run(job, spark=session)\nexcept hr.HeadraceError as error:\n    print('REFUSED', error)\n"
+        "print('BATCH', sorted((r['k'], r['n']) for r in hr.collect(job, spark=session)))\n"
+        "session.stop()\n"
+    )
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=150, check=False)
+    assert "spark.shuffle.streaming.networkBufferMaxWaitTimeMs = 1" in done.stdout, done.stderr[-2000:]
+    assert "spark.python.unix.domain.socket.enabled = true" in done.stdout
+    assert "BATCH [(0, 50), (1, 50)]" in done.stdout
