@@ -65,7 +65,7 @@ def explanation(plan: JobPlan, settings: tuple[Setting, ...]) -> dict[str, Any]:
         ],
         "edges": [{"from": e.source, "to": e.target, "stage": e.border, "keys": list(e.keys)} for e in layout.edges],
         "constraints": [constraint.describe() for constraint in plan.graph.constraints],
-        "spark": [{"key": s.key, "value": s.value, "why": s.why, "static": s.static} for s in settings],
+        "spark": [{"key": s.key, "value": s.value, "why": s.why} for s in settings],
     }
 
 
@@ -105,8 +105,8 @@ def _schemas(plan: JobPlan) -> Table:
 
 
 def _settings(plan: JobPlan, settings: tuple[Setting, ...]) -> Text:
-    text = Text(f"Spark settings of {plan.settings.mode} mode (*: must be there when the session is made)", "italic")
+    text = Text(f"Spark settings of {plan.settings.mode} mode", "italic")
     for setting in settings:
-        text.append(f"\n  {setting.key} = {setting.value}{' *' if setting.static else ''}", style="not italic")
+        text.append(f"\n  {setting.key} = {setting.value}", style="not italic")
         text.append(f"\n      {setting.why}", style="not italic dim")
     return text

@@ -78,6 +78,8 @@ def open_session(mode: Mode, master: str, app: str, *, log_level: str = "OFF") -
 
 def prepare(session: SparkSession, mode: Mode) -> None:
     """Set what a mode needs in a session, ours or a user's; say what is missing and cannot be set."""
+    if session.sparkContext.master.startswith("local") and "PYSPARK_PYTHON" not in os.environ:
+        session.sparkContext.pythonExec = sys.executable  # else workers are whatever python3 is on the PATH
     missing = []
     for setting in needed(mode):
         current = session.conf.get(setting.key, None) or session.sparkContext.getConf().get(setting.key, None)
