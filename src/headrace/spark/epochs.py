@@ -114,6 +114,8 @@ class Coordinator:
         member = self._member(sender, body)
         if member is None:
             return [(sender, "fenced", {"why": "a newer attempt has begun"})]
+        if self.sealed is not None and self.sealed.token == self.token:
+            return [(sender, "sealed", {"token": str(self.token)})]  # a repeat: what is sealed stays as it is
         member.description = description
         if not self.plan.eager or any(m.description is None for m in self.members.values()):
             return []
