@@ -23,7 +23,9 @@ def to_schema(schema: SchemaLike) -> pa.Schema:
     if isinstance(schema, pa.Schema):
         return schema
     if not isinstance(schema, Mapping):
-        raise SchemaError(f"a schema is a mapping of column names to types such as {{'n': 'int64'}}, not {schema!r:.80}")
+        raise SchemaError(
+            f"a schema is a mapping of column names to types such as {{'n': 'int64'}}, not {schema!r:.80}"
+        )
     fields = []
     for name, kind in schema.items():
         if isinstance(kind, pa.DataType):

@@ -104,7 +104,8 @@ def joined() -> tuple[hr.Job, Rows]:
             w = v["ts"] // 4000
             paid = [b["price"] for b in ALL if b["price"] >= 80 and b["user"] == v["user"] and b["ts"] // 4000 == w]
             expected += [
-                {**v, "paid": p, "window_start": at(w * 4000), "window_end": at(w * 4000 + 4000)} for p in paid or [None]
+                {**v, "paid": p, "window_start": at(w * 4000), "window_end": at(w * 4000 + 4000)}
+                for p in paid or [None]
             ]
     return job, expected
 
@@ -122,9 +123,7 @@ def late_data() -> tuple[hr.Job, Rows]:
         if end > newest - 1000:
             groups[r["k"], end] += 1
         newest = max(newest, r["ts"])
-    return job, [
-        {"k": k, "window_start": at(e - 2000), "window_end": at(e), "n": n} for (k, e), n in groups.items()
-    ]
+    return job, [{"k": k, "window_start": at(e - 2000), "window_end": at(e), "n": n} for (k, e), n in groups.items()]
 
 
 def fan_out() -> tuple[hr.Job, Rows]:
@@ -211,7 +210,11 @@ def keyed_process() -> tuple[hr.Job, Rows]:
         name="visit",
         on_timer=tell,
         state={"pages": hr.mapping(), "order": hr.queue(), "n": hr.value(), "done": hr.value()},
-        returns={"user": "string", "order": __import__("pyarrow").list_(__import__("pyarrow").string()), "at": "timestamp"},
+        returns={
+            "user": "string",
+            "order": __import__("pyarrow").list_(__import__("pyarrow").string()),
+            "at": "timestamp",
+        },
     )
     expected, pages = [], defaultdict(list)
     for r in sorted(ALL, key=lambda r: r["ts"]):

@@ -86,7 +86,8 @@ def time_windows(
             if end > one.late_us:
                 groups.setdefault((key_of(one.record, keys), end), []).append(one)
     return [
-        row | {"window_start": at(end - size_us), "window_end": at(end)} for (_, end), row in _rows(groups, keys, reducers)
+        row | {"window_start": at(end - size_us), "window_end": at(end)}
+        for (_, end), row in _rows(groups, keys, reducers)
     ]
 
 
@@ -175,9 +176,7 @@ def join(
         matched: set[int] = set()
         bounds = {"window_start": at(end - size_us), "window_end": at(end)}
         for one in lefts:
-            hits = [
-                i for i, other in enumerate(rights) if all(one[k] == other[k] and one[k] is not None for k in keys)
-            ]
+            hits = [i for i, other in enumerate(rights) if all(one[k] == other[k] and one[k] is not None for k in keys)]
             matched |= {*hits}
             rows += [bounds | joined(one, rights[i], keys, columns) for i in hits]
             if not hits and how in ("left", "outer"):
@@ -282,9 +281,7 @@ def _by_time(column: str, members: list[Seen], *, descending: bool) -> list[Any]
     for one in members:
         if one.record[column] is not None:
             at_time.setdefault(one.time_us, []).append(one.record[column])
-    return [
-        v for t in sorted(at_time, reverse=descending) for v in _ranked(at_time[t], descending=descending)
-    ]
+    return [v for t in sorted(at_time, reverse=descending) for v in _ranked(at_time[t], descending=descending)]
 
 
 def first(column: str) -> Callable[[list[Seen]], Any]:

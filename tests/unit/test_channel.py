@@ -18,7 +18,11 @@ from headrace.errors import ChannelError, FencedError
 def _server(received: list[Any]) -> ChannelServer:
     def on_message(sender: bytes, kind: str, body: dict[str, Any]) -> list[Any]:
         received.append((kind, body))
-        return [(sender, "plan", {"token": "t", "echo": body})] if kind == "hello" else [(sender, "fenced", {"why": "old"})]
+        return (
+            [(sender, "plan", {"token": "t", "echo": body})]
+            if kind == "hello"
+            else [(sender, "fenced", {"why": "old"})]
+        )
 
     return ChannelServer("127.0.0.1", on_message)
 
@@ -42,7 +46,9 @@ def test_a_stranger_is_not_heard() -> None:
     received: list[Any] = []
     server = _server(received)
     other = RunKeys.make()
-    stranger = ChannelClient(replace(server.address, client_public=other.client_public, client_secret=other.client_secret))
+    stranger = ChannelClient(
+        replace(server.address, client_public=other.client_public, client_secret=other.client_secret)
+    )
     plain = zmq.Context()
     socket = plain.socket(zmq.DEALER)
     socket.linger = 0

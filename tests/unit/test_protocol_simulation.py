@@ -103,7 +103,14 @@ class Driver:
             (names[0, 0], _describe(0, token, ("items", offset + sent), {0: [sent]}, {}, ())),
             (
                 names[1, 0],
-                _describe(1, token, ("sum", total + sum(numbers)), {}, {0: {0: [sent]}}, tuple(f"{token}:{n}" for n in numbers)),
+                _describe(
+                    1,
+                    token,
+                    ("sum", total + sum(numbers)),
+                    {},
+                    {0: {0: [sent]}},
+                    tuple(f"{token}:{n}" for n in numbers),
+                ),
             ),
         ]
         dice.shuffle(descriptions)

@@ -192,7 +192,9 @@ def test_numbers_are_demanded(reducer: Reducer) -> None:
         table_of({"out": reducer}, pa.schema([("k", pa.string()), ("v", pa.string())]))
 
 
-@pytest.mark.parametrize("reducer", [hr.min("v"), hr.max("v"), hr.top_k("v", 2), hr.distinct("v"), hr.top_k("k", 1, by="v")])
+@pytest.mark.parametrize(
+    "reducer", [hr.min("v"), hr.max("v"), hr.top_k("v", 2), hr.distinct("v"), hr.top_k("k", 1, by="v")]
+)
 def test_lists_cannot_be_ranked(reducer: Reducer) -> None:
     schema = pa.schema([("k", pa.string()), ("v", pa.list_(pa.int64()))])
     with pytest.raises(SchemaError, match="can be ranked"):

@@ -314,7 +314,9 @@ def test_clean_up_keeps_what_the_last_two_picked_versions_need_and_nothing_older
         versions.write_manifest(Manifest(Token(generation, epoch, 1), None))
         versions.pick(epoch, token)
     versions.collect_garbage(running_epoch=6)
-    left = {kind: sorted(p.name for p in (versions.root / kind).iterdir()) for kind in ("segments", "manifests", "picks")}
+    left = {
+        kind: sorted(p.name for p in (versions.root / kind).iterdir()) for kind in ("segments", "manifests", "picks")
+    }
     assert [name[:9] for name in left["segments"]] == ["e00000003", "e00000004", "e00000005"]
     assert left["picks"] == ["00000004", "00000005"]
     assert f"{Token(generation, 4, 0)}.json" in left["manifests"]

@@ -44,17 +44,14 @@ def test_slices_are_the_same_in_every_process() -> None:
         ).stdout
 
     first, second = ask("1"), ask("4242")
-    assert first == second and len(first) > 500
+    assert first == second and len(first) > 400
 
 
 def test_slices_do_not_move_between_versions() -> None:
     """A checkpoint made by an earlier version must find its keys: these numbers may never change."""
-    assert slices_of([pa.array(["a", "b", "user-17", None])], 64).tolist() == _slices_now["text"]
-    assert slices_of([pa.array([0, 1, -1, 10**12])], 64).tolist() == _slices_now["whole"]
-    assert slices_of([pa.array(["a", "b"]), pa.array([1, 2])], 64).tolist() == _slices_now["two"]
-
-
-_slices_now: dict[str, list[int]] = {"text": [], "whole": [], "two": []}
+    assert slices_of([pa.array(["a", "b", "user-17", None])], 64).tolist() == [11, 7, 27, 47]
+    assert slices_of([pa.array([0, 1, -1, 10**12])], 64).tolist() == [47, 1, 32, 56]
+    assert slices_of([pa.array(["a", "b"]), pa.array([1, 2])], 64).tolist() == [3, 13]
 
 
 def test_keys_spread_evenly() -> None:
@@ -148,7 +145,9 @@ def test_a_dictionary_with_repeated_values_is_one_key() -> None:
     assert codes.tolist() == [0, 0, 1, 1] and keys == ["a", None]
 
 
-@pytest.mark.parametrize("kind", [pa.list_(pa.int64()), pa.struct([("a", pa.int64())]), pa.map_(pa.string(), pa.int64())])
+@pytest.mark.parametrize(
+    "kind", [pa.list_(pa.int64()), pa.struct([("a", pa.int64())]), pa.map_(pa.string(), pa.int64())]
+)
 def test_lists_and_structs_are_no_keys(kind: pa.DataType) -> None:
     with pytest.raises(SchemaError, match=r"step 's': key column 'k' is .*; key by numbers, text"):
         check_key_type("k", kind, "s")
@@ -157,7 +156,10 @@ def test_lists_and_structs_are_no_keys(kind: pa.DataType) -> None:
 NESTED = [
     (pa.list_(pa.int64()), [[1, 2], [2, 1], [1], [], None, [None], [1, 2, 0]]),
     (pa.list_(pa.list_(pa.string())), [[["a"], []], [[], ["a"]], [["a"]], [], None]),
-    (pa.struct([("a", pa.int64()), ("b", pa.string())]), [{"a": 1, "b": "x"}, {"a": 1, "b": None}, None, {"a": 2, "b": "x"}]),
+    (
+        pa.struct([("a", pa.int64()), ("b", pa.string())]),
+        [{"a": 1, "b": "x"}, {"a": 1, "b": None}, None, {"a": 2, "b": "x"}],
+    ),
     (pa.map_(pa.string(), pa.int64()), [[("a", 1)], [("a", 2)], [], [("b", 1)], None]),
     (pa.list_(pa.int64(), 2), [[1, 2], [2, 1], None]),
     (pa.large_list(pa.int64()), [[1, 2], [2, 1], None]),

@@ -32,7 +32,9 @@ SCALARS = st.one_of(
     st.timedeltas(),
     st.decimals(allow_nan=False),
 )
-KEYS = st.one_of(st.integers(), st.text(st.characters(exclude_categories=["Cs"])), st.tuples(st.integers(), st.text("ab")))
+KEYS = st.one_of(
+    st.integers(), st.text(st.characters(exclude_categories=["Cs"])), st.tuples(st.integers(), st.text("ab"))
+)
 VALUES = st.recursive(
     SCALARS,
     lambda inner: st.one_of(
@@ -53,7 +55,7 @@ def same(one: Any, other: Any) -> bool:
     if type(one) is not type(other):
         return False
     if isinstance(one, float):
-        return one == other and math.copysign(1, one) == math.copysign(1, other) or (one != one and other != other)
+        return (one == other and math.copysign(1, one) == math.copysign(1, other)) or (one != one and other != other)
     if isinstance(one, dict):
         return list(one) == list(other) and all(same(one[k], other[k]) for k in one)
     if isinstance(one, (list, tuple, deque)):
@@ -103,7 +105,8 @@ class Custom:
 
 
 @pytest.mark.parametrize(
-    "value", [Custom(), [1, Custom()], {"a": Custom()}, {Custom()}, np.zeros(3), defaultdict(lambda: 1), 1 + 2j, lambda: 1]
+    "value",
+    [Custom(), [1, Custom()], {"a": Custom()}, {Custom()}, np.zeros(3), defaultdict(lambda: 1), 1 + 2j, lambda: 1],
 )
 def test_what_cannot_be_stored_is_named(value: Any) -> None:
     with pytest.raises(StateError, match=r"the user's state holds .* cannot be stored .*keep numbers, strings"):

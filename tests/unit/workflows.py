@@ -126,8 +126,18 @@ def all_windows(source: Source, parts: Sequence[Sequence[Record]], lateness_ms: 
     for size, every in ((400, 400), (400, 100), (1000, 300), (350, 150)):
         name = f"{size}-{every}"
         window = hr.sliding(f"{size} ms", every=f"{every} ms")
-        (s.key_by("k").window(window).reduce(name=f"c{name}", n=hr.count(), words=_with_combine()).sink(f"c{name}-out", out()))
-        (s.key_by("k").window(window).reduce(name=f"d{name}", n=hr.count(), words=_without_combine()).sink(f"d{name}-out", out()))
+        (
+            s.key_by("k")
+            .window(window)
+            .reduce(name=f"c{name}", n=hr.count(), words=_with_combine())
+            .sink(f"c{name}-out", out())
+        )
+        (
+            s.key_by("k")
+            .window(window)
+            .reduce(name=f"d{name}", n=hr.count(), words=_without_combine())
+            .sink(f"d{name}-out", out())
+        )
         rows = ref.time_windows(seen, ["k"], size * MS, every * MS, {"n": ref.count(), "words": _tallied})
         expected |= {f"c{name}-out": rows, f"d{name}-out": rows}
     per_key = s.key_by("k").window(hr.tumbling("200 ms")).reduce(name="first-level", n=hr.count(), sum_v=hr.sum("v"))
@@ -179,7 +189,9 @@ def all_steps(source: Source, parts: Sequence[Sequence[Record]], lateness_ms: in
 
     spelled = s.flat_map(letters, name="letters", returns={"letter": "string", "v": "int", "t": "int"})
     kept = spelled.filter(lambda r: r["letter"] != "b", name="not-b", chain=False)
-    kept.key_by("letter").window(hr.tumbling("300 ms")).reduce(name="per-letter", n=hr.count()).sink("letters-out", out())
+    kept.key_by("letter").window(hr.tumbling("300 ms")).reduce(name="per-letter", n=hr.count()).sink(
+        "letters-out", out()
+    )
     ref_kept = [one for one in ref.flat_mapped(seen, letters) if one.record["letter"] != "b"]
     expected["letters-out"] = ref.time_windows(ref_kept, ["letter"], 300 * MS, 300 * MS, {"n": ref.count()})
 
@@ -189,7 +201,9 @@ def all_steps(source: Source, parts: Sequence[Sequence[Record]], lateness_ms: in
     expected["union-out"] = ref.time_windows(ref_twice, ["k"], 400 * MS, 400 * MS, {"v": ref.total("v")})
 
     some = s.filter(lambda r: r["v"] is not None and r["v"] % 2 == 0, name="even").map(
-        lambda r: {"k": r["k"], "v": r["v"], "even": r["w"]}, name="cut", returns={"k": "str", "v": "int", "even": "str"}
+        lambda r: {"k": r["k"], "v": r["v"], "even": r["w"]},
+        name="cut",
+        returns={"k": "str", "v": "int", "even": "str"},
     )
     ref_some = [
         Seen({"k": r["k"], "v": r["v"], "even": r["w"]}, one.time_us, one.late_us)

@@ -136,7 +136,9 @@ class Job:
 
     def graph(self, *, need_sink: bool = True) -> Graph:
         """The job as frozen data; raises GraphError if it is not a legal workflow."""
-        graph = Graph(self.name, tuple(self._nodes.values()), tuple(self._constraints), self._on_error, self._dead_letter)
+        graph = Graph(
+            self.name, tuple(self._nodes.values()), tuple(self._constraints), self._on_error, self._dead_letter
+        )
         validate(graph, need_sink=need_sink)
         return graph
 

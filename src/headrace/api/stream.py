@@ -57,7 +57,9 @@ class Stream:
     def __rshift__(self, other: Stream) -> Path:
         return Path(self.job, self.name, other.name)
 
-    def map(self, fn: Callable[[dict[str, Any]], Mapping[str, Any]], *, name: str | None = None, **options: Any) -> Stream:
+    def map(
+        self, fn: Callable[[dict[str, Any]], Mapping[str, Any]], *, name: str | None = None, **options: Any
+    ) -> Stream:
         """One record in, one record out. Options: see ``step_options``."""
         return self._transform("map", fn, name, options)
 
@@ -117,7 +119,9 @@ class KeyedStream:
     def window(self, window: Window) -> KeyedStream:
         """Cut each key's records into windows."""
         if not isinstance(window, Window):
-            raise GraphError(f"window after {self.name!r} needs a window such as hr.tumbling('10 s'), not {window!r:.80}")
+            raise GraphError(
+                f"window after {self.name!r} needs a window such as hr.tumbling('10 s'), not {window!r:.80}"
+            )
         return replace(self, windowed=window)
 
     def reduce(

@@ -32,7 +32,7 @@ class ChannelServer:
         self,
         host: str,
         on_message: Callable[[bytes, str, Body], list[Reply]],
-        on_tick: Callable[[], list[Reply]] = lambda: [],
+        on_tick: Callable[[], list[Reply]] = list,
     ) -> None:
         self._on_message, self._on_tick = on_message, on_tick
         keys = RunKeys.make()

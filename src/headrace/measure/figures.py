@@ -30,8 +30,6 @@ def figures_of(reports: Sequence[dict[str, Any]]) -> dict[str, LatencyFigures]:
                 values.setdefault(step["step"], []).extend(sample["values"])
                 counts[step["step"]] = counts.get(step["step"], 0) + sample["n"]
     return {
-        step: LatencyFigures(
-            counts[step], float(np.mean(v)), float(np.percentile(v, 50)), float(np.percentile(v, 99))
-        )
+        step: LatencyFigures(counts[step], float(np.mean(v)), float(np.percentile(v, 50)), float(np.percentile(v, 99)))
         for step, v in values.items()
     }

@@ -33,7 +33,9 @@ from headrace.state.table import Partials
 DeadLetter = Callable[[str, str, str], None]
 
 
-def build_operators(plan: JobPlan, stage: int, dead_letter: DeadLetter | None) -> tuple[dict[str, Operator], dict[str, Guard]]:
+def build_operators(
+    plan: JobPlan, stage: int, dead_letter: DeadLetter | None
+) -> tuple[dict[str, Operator], dict[str, Guard]]:
     """The stage's operators by name, inputs first, wired to each other; and their guards."""
     operators: dict[str, Operator] = {}
     guards: dict[str, Guard] = {}
@@ -62,7 +64,9 @@ def build_operator(plan: JobPlan, node: Node, guard: Guard) -> Operator:
         case TransformNode():
             return Transform(node, plan.schemas[node.name], guard, plan.time_columns[node.inputs[0]])
         case ReduceNode():
-            return build_reduce(node, plan.schema_into(node.name), plan.schemas[node.name], guard, slices, eager=plan.eager)
+            return build_reduce(
+                node, plan.schema_into(node.name), plan.schemas[node.name], guard, slices, eager=plan.eager
+            )
         case ProcessNode():
             schema, out = plan.schema_into(node.name), plan.schemas[node.name]
             return Process(node, schema, out, guard, slices, debug=settings.debug_state)
@@ -112,7 +116,9 @@ def build_edges(
     targets = range(after.subtasks) if after.shuffled else range(sender, sender + 1)
     slices, nowhere = plan.settings.slices, np.zeros(0, np.int64)
     return [
-        EdgeWriter(edge, sender, after.subtasks, targets, slices, nowhere, build_combiner(plan, edge, guards, dead_letter))
+        EdgeWriter(
+            edge, sender, after.subtasks, targets, slices, nowhere, build_combiner(plan, edge, guards, dead_letter)
+        )
         for edge in plan.layout.border(stage + 1)
     ]
 

@@ -46,7 +46,15 @@ class Source(Operator):
     """Polls its partitions' readers; offsets and times are slices of state, one per partition."""
 
     def __init__(
-        self, node: SourceNode, schema: pa.Schema, guard: Guard, partitions: int, logs: Path, idle_us: int, *, eager: bool
+        self,
+        node: SourceNode,
+        schema: pa.Schema,
+        guard: Guard,
+        partitions: int,
+        logs: Path,
+        idle_us: int,
+        *,
+        eager: bool,
     ) -> None:
         super().__init__(node.name)
         self._eager = eager

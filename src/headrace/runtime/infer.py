@@ -161,7 +161,9 @@ def _reduce(node: ReduceNode, sample: pa.RecordBatch, declared: pa.Schema | None
         fields.append(pa.field(name, kind))
     schema = pa.schema(fields)
     if len(set(schema.names)) < len(schema.names):
-        raise SchemaError(f"step {node.name!r}: its output would have two columns of one name: {', '.join(schema.names)}")
+        raise SchemaError(
+            f"step {node.name!r}: its output would have two columns of one name: {', '.join(schema.names)}"
+        )
     return schema, _reduced_sample(node, sample, schema)
 
 
@@ -196,7 +198,9 @@ def _reduced_sample(node: ReduceNode, sample: pa.RecordBatch, schema: pa.Schema)
     table = make_table(node, sample.schema, schema, Guard(node.name, "skip"), 1)
     keys = [sample.column(key) for key in node.keys]
     rows = table.absorb(sample, keys, 0, np.zeros(sample.num_rows, np.int64))
-    results = dict(zip([*node.keys, *(name for name, _ in node.reducers)], [*table.key_columns(rows), *table.results(rows)]))
+    results = dict(
+        zip([*node.keys, *(name for name, _ in node.reducers)], [*table.key_columns(rows), *table.results(rows)])
+    )
     moment = pa.array(np.zeros(len(rows), np.int64)).cast(_STAMP)
     blank = {
         "window_start": moment, "window_end": moment,

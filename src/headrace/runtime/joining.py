@@ -111,4 +111,3 @@ def join_schema(node: JoinNode, left: pa.Schema, right: pa.Schema) -> pa.Schema:
         )
     bounds = [pa.field(name, pa.timestamp("us", "UTC")) for name in ("window_start", "window_end") if name not in taken]
     return pa.schema([*fields, *bounds])
-

@@ -123,7 +123,9 @@ class Forward(Operator):
 class Transform(Operator):
     """map, flat_map, filter and map_batch."""
 
-    def __init__(self, node: TransformNode, schema: pa.Schema, guard: Guard, time_column: tuple[str, str | None] | None) -> None:
+    def __init__(
+        self, node: TransformNode, schema: pa.Schema, guard: Guard, time_column: tuple[str, str | None] | None
+    ) -> None:
         super().__init__(node.name)
         self._fn, self._schema, self._guard, self._time = node.fn, schema, guard, time_column
         self._declared = node.options.returns is not None
@@ -213,9 +215,7 @@ def _of_one_time(batch: Batch) -> Iterator[Batch]:
         yield batch.where((batch.times == at_us) & (late == promised_us))
 
 
-def to_records(
-    rows: list[Any], schema: pa.Schema, guard: Guard, *, declared: bool
-) -> tuple[pa.RecordBatch, list[int]]:
+def to_records(rows: list[Any], schema: pa.Schema, guard: Guard, *, declared: bool) -> tuple[pa.RecordBatch, list[int]]:
     """Rows that a user's function made as Arrow, and which of them fit; the guard decides about the others.
 
     Columns that are not in the schema are a change of it, unless the user declared which ones to keep.

@@ -134,7 +134,9 @@ class KeyState:
         operator = self._operator
         kind = operator.declared.get(name)
         if kind is None:
-            raise StateError(f"step {operator.name!r} has no state {name!r}; declare it: state={{{name!r}: hr.value()}}")
+            raise StateError(
+                f"step {operator.name!r} has no state {name!r}; declare it: state={{{name!r}: hr.value()}}"
+            )
         return _KINDS[kind](operator.store, name, self.key)
 
     def timer(

@@ -7,7 +7,6 @@ ends of those that leave. It never blocks in the input: a reader thread fills th
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -88,9 +87,7 @@ class Inbound:
             )
         self.last[frame.sender] = frame.sequence
         if carries_data and frame.slices is not None and frame.counts is not None:
-            counts = self.consumed.setdefault(
-                frame.sender, np.zeros(self.slices if self.edge.keyed else 1, np.int64)
-            )
+            counts = self.consumed.setdefault(frame.sender, np.zeros(self.slices if self.edge.keyed else 1, np.int64))
             counts[frame.slices] += frame.counts
         if not carries_data:
             self.watermarks[frame.sender] = max(self.watermarks.get(frame.sender, NEVER_US), frame.watermark_us)
@@ -295,7 +292,9 @@ class Subtask:
                 self._sources[frame.edge].take_external(read_ipc(frame.body), now_us())
                 continue
             if inbound is None:
-                raise ProtocolError(f"stage {self.stage} received a buffer of edge {frame.edge}, which does not end here")
+                raise ProtocolError(
+                    f"stage {self.stage} received a buffer of edge {frame.edge}, which does not end here"
+                )
             if not inbound.accept(frame):
                 continue
             if frame.kind >= Kind.WATERMARK:
@@ -404,7 +403,11 @@ class Subtask:
             staging: Path = sink.staging_root(plan.checkpoint) / step / str(ticket.token)
             staging.mkdir(parents=True, exist_ok=True)
             return SinkContext(
-                step, ticket.token, self._index, staging, lambda s, rows: control.tell("rows", {"step": s, "rows": rows})
+                step,
+                ticket.token,
+                self._index,
+                staging,
+                lambda s, rows: control.tell("rows", {"step": s, "rows": rows}),
             )
 
         return make
@@ -426,5 +429,7 @@ class Subtask:
         node = self.plan.graph.by_name.get(edge.target)
         origin = next((p.origin for p in self.plan.layout.passes if p.name == edge.target), None)
         schema = self.plan.schemas[origin] if origin else self.plan.schema_into(edge.target, edge.port)
-        partial = operator.table.partial_schema if isinstance(operator, Reduce) and isinstance(node, ReduceNode) else None
+        partial = (
+            operator.table.partial_schema if isinstance(operator, Reduce) and isinstance(node, ReduceNode) else None
+        )
         return Inbound(edge, operator, schema, partial, self.plan.settings.slices, ChannelMeter(edge.id))

@@ -29,7 +29,9 @@ class Guard:
         if self.on_error == "fail":
             if isinstance(error, UserCodeError):
                 raise error
-            raise UserCodeError(self.step, shorten(record), line_of(error), f"{type(error).__name__}: {error}") from error
+            raise UserCodeError(
+                self.step, shorten(record), line_of(error), f"{type(error).__name__}: {error}"
+            ) from error
         self.skipped += 1
         if self.dead_letter is not None:
             self.dead_letter(self.step, shorten(record), f"{type(error).__name__}: {error}")

@@ -183,6 +183,8 @@ def external_frames(plan: JobPlan) -> list[tuple[int, DataFrame]]:
                 raise ConfigError(f"source {node.name!r} is a DataFrame: run the job with mode='microbatch' or 'batch'")
             if node.source.streaming != (plan.settings.mode == "microbatch"):
                 kind = "streaming" if node.source.streaming else "batch"
-                raise ConfigError(f"source {node.name!r} is a {kind} DataFrame, which {plan.settings.mode} mode cannot read")
+                raise ConfigError(
+                    f"source {node.name!r} is a {kind} DataFrame, which {plan.settings.mode} mode cannot read"
+                )
             frames.append((number, node.source.frame))
     return frames

@@ -122,14 +122,18 @@ class Coordinator:
         if self.sealed is None or self.sealed.token != self.token:  # a repeated message seals nothing
             self.seal()
         last = len(self.plan.layout.stages) - 1
-        return [(m.sender, "sealed", {"token": str(self.token)}) for (stage, _), m in self.members.items() if stage == last]
+        return [
+            (m.sender, "sealed", {"token": str(self.token)}) for (stage, _), m in self.members.items() if stage == last
+        ]
 
     def seal(self) -> Manifest:
         """All subtasks have ended: audit, then make the attempt's manifest durable."""
         assert self.token is not None
         descriptions = [m.description for m in self.members.values() if m.description is not None]
         if len(descriptions) < len(self.members):
-            raise ProtocolError(f"{self.token}: {len(self.members) - len(descriptions)} subtasks did not describe their work")
+            raise ProtocolError(
+                f"{self.token}: {len(self.members) - len(descriptions)} subtasks did not describe their work"
+            )
         audit(descriptions)
         before = self._manifest(self.base) if self.base is not None else None
         slices = dict(before.slices) if before else {}
@@ -195,7 +199,12 @@ class Coordinator:
 
     def _ticket(self, place: Place, group: int, places: list[int]) -> Reply:
         member = self.members[place]
-        body = {"token": str(self.token), "base": str(self.base) if self.base else None, "group": group, "places": places}
+        body = {
+            "token": str(self.token),
+            "base": str(self.base) if self.base else None,
+            "group": group,
+            "places": places,
+        }
         return member.sender, "plan", body
 
     def _member(self, sender: bytes, body: dict[str, Any]) -> Member | None:

@@ -12,7 +12,9 @@ from headrace.errors import HeadraceError, RunFailedError, UserCodeError
 _FINAL = ("UserCodeError", "DataError", "SchemaError", "ConfigError", "CorruptionError", "StateError", "GraphError")
 _SECONDARY = ("ChannelError", "FencedError", "ProtocolError")
 _CHARS = 2000
-_HOPELESS = re.compile(r"CONCURRENT_STREAM_LOG_UPDATE|ModuleNotFoundError|PicklingError|NOT_SUPPORTED|AnalysisException")
+_HOPELESS = re.compile(
+    r"CONCURRENT_STREAM_LOG_UPDATE|ModuleNotFoundError|PicklingError|NOT_SUPPORTED|AnalysisException"
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,7 +128,12 @@ class Run:
     def status(self) -> Status:
         token = self._coordinator.token
         return Status(
-            self._state, token.epoch if token else 0, self._commits, self._restarts, dict(self._counters), len(self._reports)
+            self._state,
+            token.epoch if token else 0,
+            self._commits,
+            self._restarts,
+            dict(self._counters),
+            len(self._reports),
         )
 
     def worker_pids(self) -> list[int]:
@@ -195,7 +200,9 @@ class Run:
                 time.sleep(backoff_s)
                 backoff_s = min(2 * backoff_s, _LONGEST_BACKOFF_S)
         except Exception as error:
-            self._failure = error if isinstance(error, HeadraceError) else RunFailedError(f"{type(error).__name__}: {error}")
+            self._failure = (
+                error if isinstance(error, HeadraceError) else RunFailedError(f"{type(error).__name__}: {error}")
+            )
             self._failure.__cause__ = error if self._failure is not error else None
             self._state = "failed"
         finally:
@@ -216,7 +223,9 @@ class Run:
         if plan.settings.mode == "realtime":
             return RealtimeEngine(self._session, plan, query, address, spark_checkpoint)
         if plan.settings.mode == "microbatch":
-            return MicrobatchEngine(self._session, plan, query, address, spark_checkpoint, self._begin_epoch, self._seal_epoch)
+            return MicrobatchEngine(
+                self._session, plan, query, address, spark_checkpoint, self._begin_epoch, self._seal_epoch
+            )
         return BatchEngine(self._session, plan, query, address, self._begin_epoch, self._seal_epoch)
 
     def _watch(self, engine: Engine) -> Failure | None:
@@ -244,7 +253,9 @@ class Run:
         now = time.monotonic()
         if self._seconds is not None and self._stop_at_s is None and now - self._began_s >= self._seconds:
             self._stop_at_s = now
-        return self._stop_at_s is not None or now - began >= self.plan.settings.epoch_s or self._sources_exhausted(token)
+        return (
+            self._stop_at_s is not None or now - began >= self.plan.settings.epoch_s or self._sources_exhausted(token)
+        )
 
     def _sources_exhausted(self, token: Token) -> bool:
         with self._lock:
@@ -331,7 +342,13 @@ class Run:
                         return self._coordinator.described(sender, body)
                     except HeadraceError as error:
                         self._failures.append(
-                            {"kind": type(error).__name__, "detail": [str(error)], "text": str(error), "stage": -1, "index": -1}
+                            {
+                                "kind": type(error).__name__,
+                                "detail": [str(error)],
+                                "text": str(error),
+                                "stage": -1,
+                                "index": -1,
+                            }
                         )
                         return [(m.sender, "fenced", {"why": str(error)}) for m in self._coordinator.members.values()]
                 case "report":

@@ -56,7 +56,9 @@ class Accumulator(Protocol):
         ...
 
 
-def accumulator(name: str, reducer: Reducer, schema: pa.Schema, guard: Guard, result: pa.DataType | None) -> Accumulator:
+def accumulator(
+    name: str, reducer: Reducer, schema: pa.Schema, guard: Guard, result: pa.DataType | None
+) -> Accumulator:
     """The accumulator of one reducer over records of ``schema``."""
     if isinstance(reducer, UserReducer):
         return UserState(name, reducer, guard, result)
@@ -75,7 +77,10 @@ def accumulator(name: str, reducer: Reducer, schema: pa.Schema, guard: Guard, re
 
 def is_number(kind: pa.DataType) -> bool:
     return bool(
-        pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind) or pa.types.is_decimal(kind)
+        pa.types.is_integer(kind)
+        or pa.types.is_floating(kind)
+        or pa.types.is_boolean(kind)
+        or pa.types.is_decimal(kind)
     )
 
 

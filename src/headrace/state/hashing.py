@@ -15,12 +15,15 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.state.plain import pack
+
 HASH_ID = "splitmix64+siphash/1"
 U64 = npt.NDArray[np.uint64]
 
 _LANE_SEEDS = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD1B54A32D192ED03))
 _LANE_KEYS = ("headrace.lane.00", "headrace.lane.01")
 _NULL = np.uint64(0xA0761D6478BD642F)
+_TEXTS = (pa.string(), pa.binary(), pa.large_string(), pa.large_binary())
 _NAN_BITS = np.float64("nan").view(np.uint64)
 
 
@@ -41,8 +44,10 @@ def hash_column(column: pa.Array, lane: int = 0) -> U64:
         hashes = _hash_lists(column, lane)
     elif pa.types.is_struct(kind):
         hashes = hash_columns([column.field(i) for i in range(kind.num_fields)], lane)
-    elif pa.types.is_string(kind) or pa.types.is_binary(kind) or pa.types.is_large_string(kind):
+    elif kind in _TEXTS or pa.types.is_fixed_size_binary(kind):
         hashes = _hash_text(column, lane)
+    elif pa.types.is_nested(kind):
+        hashes = _hash_text(pa.array([pack(value) for value in column.to_pylist()], pa.binary()), lane)
     else:
         hashes = mix(_bits(column) + _LANE_SEEDS[lane])
     if column.null_count:

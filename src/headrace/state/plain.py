@@ -5,6 +5,7 @@ Reading never runs code that the bytes choose. Dictionary order and int/float/st
 
 from __future__ import annotations
 
+import reprlib
 from collections import Counter, defaultdict, deque
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -24,13 +25,12 @@ _FACTORIES: dict[str, Any] = {kind.__name__: kind for kind in (int, float, str, 
 def pack(value: Any, what: str = "state") -> bytes:
     """Bytes of a plain value; StateError names what cannot be stored."""
     try:
-        packed: bytes = msgpack.packb(value, default=_encode, strict_types=True, use_bin_type=True)
+        return _packed(value)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise StateError(
-            f"{what} holds {value!r:.120}, which cannot be stored ({error}); keep numbers, strings, bytes, lists, "
+            f"{what} holds {reprlib.repr(value)}, which cannot be stored ({error}); keep numbers, strings, bytes, lists, "
             f"tuples, sets, dicts and datetimes in state"
         ) from None
-    return packed
 
 
 def unpack(data: bytes | memoryview) -> Any:
@@ -38,20 +38,27 @@ def unpack(data: bytes | memoryview) -> Any:
     return msgpack.unpackb(data, ext_hook=_decode, raw=False, strict_map_key=False)
 
 
+def _packed(value: Any) -> bytes:
+    packed: bytes = msgpack.packb(value, default=_encode, strict_types=True, use_bin_type=True)
+    return packed
+
+
 def _encode(value: Any) -> Any:
     match value:
         case tuple():
-            return msgpack.ExtType(_TUPLE, pack(list(value)))
+            return msgpack.ExtType(_TUPLE, _packed(list(value)))
         case set():
-            return msgpack.ExtType(_SET, pack(sorted(value, key=pack)))
+            return msgpack.ExtType(_SET, _packed(sorted(value, key=_packed)))
         case frozenset():
-            return msgpack.ExtType(_FROZENSET, pack(sorted(value, key=pack)))
+            return msgpack.ExtType(_FROZENSET, _packed(sorted(value, key=_packed)))
         case deque():
-            return msgpack.ExtType(_DEQUE, pack(list(value)))
+            return msgpack.ExtType(_DEQUE, _packed(list(value)))
         case int():
             return msgpack.ExtType(_BIG_INT, str(value).encode())
         case pd.Timestamp():
-            return msgpack.ExtType(_NANO_TIMESTAMP, pack([value.as_unit("ns").value, str(value.tz) if value.tz else None]))
+            return msgpack.ExtType(
+                _NANO_TIMESTAMP, _packed([value.as_unit("ns").value, str(value.tz) if value.tz else None])
+            )
         case datetime():
             return msgpack.ExtType(_DATETIME, value.isoformat().encode())
         case date():
@@ -59,20 +66,20 @@ def _encode(value: Any) -> Any:
         case time():
             return msgpack.ExtType(_TIME, value.isoformat().encode())
         case pd.Timedelta():
-            return msgpack.ExtType(_NANO_TIMEDELTA, pack(value.as_unit("ns").value))
+            return msgpack.ExtType(_NANO_TIMEDELTA, _packed(value.as_unit("ns").value))
         case timedelta():
-            return msgpack.ExtType(_TIMEDELTA, pack([value.days, value.seconds, value.microseconds]))
+            return msgpack.ExtType(_TIMEDELTA, _packed([value.days, value.seconds, value.microseconds]))
         case Decimal():
             return msgpack.ExtType(_DECIMAL, str(value).encode())
         case np.generic():
             return value.item()
         case Counter():
-            return msgpack.ExtType(_COUNTER, pack(dict(value)))
+            return msgpack.ExtType(_COUNTER, _packed(dict(value)))
         case defaultdict():
             factory = getattr(value.default_factory, "__name__", "None")
             if _FACTORIES.get(factory) is not value.default_factory:
                 raise TypeError(f"a defaultdict of {factory}: give it a built-in type")
-            return msgpack.ExtType(_DEFAULTDICT, pack([factory, dict(value)]))
+            return msgpack.ExtType(_DEFAULTDICT, _packed([factory, dict(value)]))
         case dict():
             return dict(value)
         case list():

@@ -96,7 +96,9 @@ class RowStore:
 def _concat(chunks: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
     if not chunks:
         empty = np.zeros(0, np.uint64)
-        return with_ids(pa.RecordBatch.from_arrays([pa.array([], f.type) for f in schema], schema=schema), (empty, empty))
+        return with_ids(
+            pa.RecordBatch.from_arrays([pa.array([], f.type) for f in schema], schema=schema), (empty, empty)
+        )
     return pa.concat_batches(chunks)
 
 

@@ -53,7 +53,9 @@ class StoredChange:
     block: BlockRef
 
 
-def write_segment(root: Path, name: str, changes: Sequence[tuple[str, Change]], *, full: bool = False) -> list[StoredChange]:
+def write_segment(
+    root: Path, name: str, changes: Sequence[tuple[str, Change]], *, full: bool = False
+) -> list[StoredChange]:
     """Write changes of several steps into one file: temporary name, fsync, rename, fsync directory."""
     parts, stored, offset = [_MAGIC], [], len(_MAGIC)
     for step, change in changes:

@@ -241,7 +241,14 @@ class _Task(threading.Thread):
         after = self.pipes[self.stage + 1] if self.stage + 1 < len(self.pipes) else []
         try:
             rows = run_epoch(
-                plan, self.stage, self.index, self.epoch, self.query, self.pipes[self.stage][self.index], channel, self._cache
+                plan,
+                self.stage,
+                self.index,
+                self.epoch,
+                self.query,
+                self.pipes[self.stage][self.index],
+                channel,
+                self._cache,
             )
             for batch in rows:
                 hold = self.run_of._pause(self.stage, self.index)
@@ -258,7 +265,9 @@ class _Task(threading.Thread):
             del _CHANNELS[name]
 
 
-def run_local(job: Job, *, mode: str = "realtime", seed: int | None = None, **options: Any) -> dict[str, list[dict[str, Any]]]:
+def run_local(
+    job: Job, *, mode: str = "realtime", seed: int | None = None, **options: Any
+) -> dict[str, list[dict[str, Any]]]:
     """Run a bounded job to its end and return the rows of each sink, by name.
 
     ``seed`` shuffles the timing of subtasks, to show that results do not depend on it.

@@ -110,9 +110,7 @@ class _Player:
         """Nothing to close."""
 
 
-def scripted(
-    *parts: Sequence[Item], schema: SchemaLike | None = None, flags: Path | None = None
-) -> Scripted:
+def scripted(*parts: Sequence[Item], schema: SchemaLike | None = None, flags: Path | None = None) -> Scripted:
     """A bounded source of one partition per script; ``flags`` is a directory that remembers crashes.
 
     >>> source = scripted([{"k": "a"}, PAUSE, {"k": "b"}])
