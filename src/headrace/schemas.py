@@ -34,7 +34,11 @@ def to_schema(schema: SchemaLike) -> pa.Schema:
         text = kind.__name__ if isinstance(kind, type) else str(kind)
         text = _ALIASES.get(text, text)
         try:
-            kind = pa.timestamp(text[10:-1].split(",")[0]) if text.startswith("timestamp[") else pa.type_for_alias(text)
+            if text.startswith("timestamp["):
+                unit, _, zone = text[10:-1].partition(",")
+                kind = pa.timestamp(unit, zone.strip().removeprefix("tz=") or None)
+            else:
+                kind = pa.type_for_alias(text)
         except ValueError:
             raise SchemaError(f"column {name!r}: {text!r} is not an Arrow type such as 'int64' or 'string'") from None
         fields.append(pa.field(name, kind))

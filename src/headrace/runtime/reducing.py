@@ -37,7 +37,10 @@ def make_table(
                     f"which is not among {', '.join(schema.names)}"
                 )
         at = out.get_field_index(name)
-        accumulators.append(accumulator(name, reducer, schema, guard, out.field(at).type if at >= 0 else None))
+        try:
+            accumulators.append(accumulator(name, reducer, schema, guard, out.field(at).type if at >= 0 else None))
+        except SchemaError as error:
+            raise SchemaError(f"step {node.name!r}: {name}={error}") from None
     return GroupTable(keys, accumulators, slices, extras)
 
 

@@ -45,6 +45,7 @@ _STAGE_BY_STAGE = (
     Setting("spark.task.maxFailures", "1", "state and shuffle output must come from one attempt"),
     Setting("spark.speculation", "false", "state and shuffle output must come from one attempt"),
 )
+_CHECKPOINTING = "org.apache.spark.sql.execution.streaming.checkpointing"
 _OURS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -69,7 +70,12 @@ def open_session(mode: Mode, master: str, app: str, *, log_level: str = "OFF") -
     settings = {**_OURS, **{s.key: s.value for s in _REALTIME}, "spark.log.level": log_level}
     settings["spark.sql.warehouse.dir"] = os.path.join(tempfile.gettempdir(), "headrace-warehouse")  # noqa: PTH118
     if master.startswith("local"):
-        settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+        settings |= {
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            # Without Hadoop's native library the default manager starts a process for every file it moves.
+            "spark.sql.streaming.checkpointFileManagerClass": f"{_CHECKPOINTING}.FileSystemBasedCheckpointFileManager",
+        }
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     session = SparkSession.builder.master(master).appName(app).config(map=settings).getOrCreate()
     prepare(session, mode)

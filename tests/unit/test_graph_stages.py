@@ -1,0 +1,127 @@
+"""Any DAG becomes one linear chain of stages; drawing it loses nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from workflows import all_steps, out
+
+import headrace as hr
+from headrace.graph.nodes import Graph, is_keyed
+from headrace.graph.render import describe, render
+from headrace.graph.stages import Layout, lay_out
+from headrace.testing import scripted
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> Graph:
+    """Random workflows: every step reads one or two earlier ones."""
+    job = hr.Job("random")
+    streams = [
+        job.source(f"s{i}", scripted([{"k": "a", "t": 1}]), event_time="t") for i in range(draw(st.integers(1, 2)))
+    ]
+    for i in range(draw(st.integers(1, 8))):
+        before, other = draw(st.sampled_from(streams)), draw(st.sampled_from(streams))
+        options: dict[str, Any] = {"chain": draw(st.booleans())}
+        if draw(st.booleans()):
+            options["parallelism"] = draw(st.integers(1, 4))
+        kind = draw(st.sampled_from(["map", "reduce", "process", "join", "union"]))
+        if kind == "map":
+            made = before.map(dict, name=f"n{i}", **options)
+        elif kind == "reduce":
+            made = before.key_by("k").window(hr.tumbling("1 s")).reduce(name=f"n{i}", n=hr.count())
+        elif kind == "process":
+            made = before.key_by("k").process(print, name=f"n{i}", **options)
+        elif kind == "join":
+            made = before.key_by("k").window(hr.tumbling("1 s")).join(other.key_by("k"), name=f"n{i}", **options)
+        else:
+            made = before.union(other, name=f"n{i}", **options)
+        streams.append(made)
+    streams[-1].sink("out", out())
+    return job.graph()
+
+
+def paths(layout: Layout, start: str) -> set[str]:
+    """The real steps that a step feeds, through passes."""
+    passes = {p.name for p in layout.passes}
+    found: set[str] = set()
+    for edge in layout.edges:
+        if edge.source == start:
+            found |= paths(layout, edge.target) if edge.target in passes else {edge.target}
+    return found
+
+
+@given(graphs(), st.integers(1, 4))
+def test_every_edge_leads_to_the_same_or_the_next_stage(graph: Graph, parallelism: int) -> None:
+    layout = lay_out(graph, parallelism)
+    for edge in layout.edges:
+        step = layout.stage_of[edge.target] - layout.stage_of[edge.source]
+        assert (step, edge.border) in ((0, None), (1, layout.stage_of[edge.target]))
+    for node in graph.nodes:
+        assert paths(layout, node.name) == {n.name for n, _ in graph.consumers(node.name)}
+    assert [edge.id for edge in layout.edges] == list(range(len(layout.edges)))
+
+
+@given(graphs(), st.integers(1, 4))
+def test_keyed_steps_start_stages_and_their_inputs_are_routed_by_key(graph: Graph, parallelism: int) -> None:
+    layout = lay_out(graph, parallelism)
+    steps = [name for stage in layout.stages for name in stage.steps]
+    assert sorted(steps) == sorted({*graph.by_name, *(p.name for p in layout.passes)})
+    for node in graph.nodes:
+        into = [edge for edge in layout.edges if edge.target == node.name]
+        assert sorted(edge.port for edge in into) == list(range(len(node.inputs)))
+        if is_keyed(node):
+            assert all(edge.keyed and edge.keys == node.keys and edge.border is not None for edge in into)  # type: ignore[union-attr]
+        else:
+            assert not any(edge.keyed for edge in into)
+        if node.inputs and not node.options.chain:
+            assert all(edge.border is not None for edge in into)
+    for before, stage in zip(layout.stages, layout.stages[1:]):
+        assert stage.shuffled or stage.subtasks == before.subtasks, "a hop without shuffle keeps its partitions"
+    assert layout.slots == sum(stage.subtasks for stage in layout.stages)
+
+
+@given(graphs(), st.integers(1, 3))
+def test_drawing_names_every_step_and_arrow(graph: Graph, parallelism: int) -> None:
+    layout = lay_out(graph, parallelism)
+    lines = render(graph, layout).splitlines()
+    assert lines[0] == "job random" and sum("┌─ stage" in line for line in lines) == len(layout.stages)
+    for stage in layout.stages:
+        for name in stage.steps:
+            line = next(line for line in lines if line.startswith(f"│  {name}: "))
+            targets = [edge.target for edge in layout.edges if edge.source == name]
+            assert line.endswith(f"→ {', '.join(targets)}") if targets else "→" not in line
+
+
+def test_drawing_says_what_steps_do() -> None:
+    job, _ = all_steps(scripted([{"k": "a", "v": 1, "x": 0.5, "w": "w", "at": None, "t": 1}]), [[]], 0)
+    graph = job.graph()
+    text = render(graph, lay_out(graph, 2))
+    for part in (
+        "s: source scripted, 1 items, event time 't'",
+        "inner-join: inner join by k over tumbling 0.25 s",
+        "left-join: left join by k over sliding 0.3 s every 0.2 s",
+        "remember: process by k, state n, words, latest",
+        "totals: reduce by k over tumbling 0.2 s: n=count()",
+        "s@1: pass through",
+        "shuffle by",
+        "stage 0 × 2 subtasks",
+    ):
+        assert part in text, text
+    constrained = hr.Job("c")
+    s = constrained.source("s", scripted([{"k": "a", "t": 1}]))
+    counted = s.key_by("k").reduce(name="r", n=hr.count()).sink("out", out())
+    constrained.constrain(s >> counted, p99="100 ms")
+    graph = constrained.graph()
+    assert render(graph, lay_out(graph, 1)).endswith("constraints\n   s → r: p99 ≤ 100 ms over 5 s")
+    assert describe(graph.by_name["r"]) == "reduce by k over running: n=count()"
+
+
+def test_a_hop_keeps_the_subtasks_of_the_stage_before() -> None:
+    job = hr.Job("hops")
+    s = job.source("s", scripted([{"k": "a"}]), parallelism=3)
+    s.map(dict, name="m", chain=False, parallelism=5).sink("out", out())
+    layout = lay_out(job.graph(), 2)
+    assert [stage.subtasks for stage in layout.stages] == [3, 3] and not layout.stages[1].shuffled

@@ -1,0 +1,129 @@
+"""What crosses between stages: frames whose damage is found, sequences whose gaps are found."""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.errors import CorruptionError, ProtocolError
+from headrace.graph.stages import Edge
+from headrace.runtime.batch import Batch, concat, from_wire, to_wire
+from headrace.runtime.frames import Frame, Kind, decode, external_row, read_ipc
+from headrace.runtime.meter import ChannelMeter
+from headrace.runtime.operators import Operator
+from headrace.runtime.subtask import Inbound
+
+FRAMES = st.builds(
+    lambda kind, edge, sender, sequence, watermark, slices, body: Frame(
+        kind, edge, sender, sequence, len(body), 1, 2, 3, watermark,
+        np.array(slices, np.uint16), np.arange(len(slices), dtype=np.uint32), body,
+    ),
+    st.sampled_from(Kind), st.integers(0, 65_535), st.integers(0, 65_535), st.integers(0, 2**32 - 1),
+    st.integers(-(2**62), 2**62), st.lists(st.integers(0, 65_535), max_size=5), st.binary(max_size=40),
+)  # fmt: skip
+
+
+def fields(frame: Frame) -> tuple[object, ...]:
+    slices = [] if frame.slices is None else frame.slices.tolist()
+    counts = [] if frame.counts is None else frame.counts.tolist()
+    return (frame.kind, frame.edge, frame.sender, frame.sequence, frame.items, frame.born_us, frame.opened_us,
+            frame.shipped_us, frame.watermark_us, slices, counts, bytes(frame.body))  # fmt: skip
+
+
+@given(st.lists(FRAMES, max_size=4))
+def test_round_trip(frames: list[Frame]) -> None:
+    payload = b"".join(frame.encode() for frame in frames)
+    assert [fields(f) for f in decode(memoryview(payload))] == [fields(f) for f in frames]
+
+
+@given(FRAMES, st.data())
+def test_any_damage_is_found(frame: Frame, data: st.DataObject) -> None:
+    payload = bytearray(frame.encode())
+    bit = data.draw(st.integers(0, 8 * len(payload) - 1))
+    payload[bit // 8] ^= 1 << bit % 8
+    with pytest.raises(CorruptionError, match="buffer between two stages"):
+        list(decode(bytes(payload)))
+
+
+@given(FRAMES, st.data())
+def test_truncation_is_found(frame: Frame, data: st.DataObject) -> None:
+    payload = frame.encode()
+    with pytest.raises(CorruptionError, match="buffer between two stages"):
+        list(decode(payload[: data.draw(st.integers(1, len(payload) - 1))]))
+
+
+def test_an_empty_payload_has_no_frames() -> None:
+    assert list(decode(b"")) == []
+
+
+def test_records_that_spark_read_travel_with_their_schema() -> None:
+    records = pa.record_batch({"a": [1, None], "b": ["x", "y"]})
+    frame = next(decode(external_row(3, records)))
+    assert frame.kind is Kind.EXTERNAL and frame.edge == 3 and read_ipc(frame.body).equals(records)
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(-5, 5)), min_size=1, max_size=8), st.booleans())
+def test_batches_keep_times_and_promises_on_the_wire(rows: list[tuple[int, int]], late: bool) -> None:
+    records = pa.record_batch({"v": [v for v, _ in rows]})
+    times = np.array([t for _, t in rows])
+    batch = Batch(records, times, 17, times + 3 if late else None)
+    back = from_wire(to_wire(batch), records.schema, 17)
+    assert back.records.equals(records) and back.times.tolist() == times.tolist()
+    assert (back.late is None) == (not late) and (not late or back.late.tolist() == (times + 3).tolist())
+    twice = concat([batch, back])
+    assert twice.rows == 2 * len(rows) and twice.times.tolist() == [*times, *times]
+    assert twice.take(np.array([0])).records.to_pylist() == [{"v": rows[0][0]}]
+
+
+def inbound(*senders: int) -> Inbound:
+    edge = Edge(5, "from", "to", 0, 1, ("k",), keyed=True)
+    made = Inbound(edge, Operator("to"), pa.schema([]), None, 4, ChannelMeter(5))
+    made.begin(range(len(senders)))
+    return made
+
+
+def data(sender: int, sequence: int, slice: int = 0, items: int = 1) -> Frame:
+    return Frame(Kind.DATA, 5, sender, sequence, items, slices=np.array([slice], np.uint16), counts=np.array([items], np.uint32))
+
+
+# chronostream fact 19: a sequence gap aborts; a duplicate is dropped
+def test_a_duplicate_is_dropped_and_not_counted() -> None:
+    edge = inbound(0, 1)
+    assert edge.accept(data(0, 1, slice=2, items=3)) and edge.accept(data(1, 1))
+    assert not edge.accept(data(0, 1, slice=2, items=3))
+    assert edge.accept(data(0, 2, slice=2, items=4))
+    assert edge.consumed[0].tolist() == [0, 0, 7, 0] and edge.consumed[1].tolist() == [1, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [data(0, 3), Frame(Kind.WATERMARK, 5, 0, 2, watermark_us=9), Frame(Kind.END, 5, 0, 4), Frame(Kind.WATERMARK, 5, 0, 0)],
+)
+def test_a_gap_aborts(frame: Frame) -> None:
+    edge = inbound(0)
+    assert edge.accept(data(0, 1))
+    with pytest.raises(ProtocolError, match="edge from → to: buffer .* of sender 0 after 1: buffers are missing"):
+        edge.accept(frame)
+
+
+# cmr fact 2: nothing closes before all senders have come so far; cmr fact 3: a watermark is in order with its data
+def test_a_watermark_counts_when_all_senders_gave_it() -> None:
+    edge = inbound(0, 1)
+    edge.accept(Frame(Kind.WATERMARK, 5, 0, 0, watermark_us=50))
+    assert edge.lowest() < 0
+    edge.accept(Frame(Kind.WATERMARK, 5, 1, 0, watermark_us=40))
+    assert edge.lowest() == 40
+    edge.accept(Frame(Kind.WATERMARK, 5, 1, 0, watermark_us=30))
+    assert edge.lowest() == 40, "a promise is never taken back"
+    edge.accept(data(1, 1))
+    with pytest.raises(ProtocolError):
+        edge.accept(Frame(Kind.WATERMARK, 5, 1, 0, watermark_us=60))
+
+
+def test_the_header_has_the_size_that_both_ends_expect() -> None:
+    assert len(Frame(Kind.END, 0, 0, 0).encode()) == struct.calcsize("<BBHHIIqqqqHII")
