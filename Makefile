@@ -49,10 +49,11 @@ test: java setup
 check: static unit
 
 static: setup
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check --quiet .
-	$(BIN)/mypy
-	$(BIN)/lint-imports --no-logo
+	@status=0; \
+	for check in "ruff check ." "ruff format --check ." "mypy" "lint-imports --no-logo"; do \
+	  echo "$$check"; $(BIN)/$$check || status=1; \
+	done; \
+	exit $$status
 
 unit: setup
 	$(BIN)/pytest tests/unit $(PYTEST_ARGS)

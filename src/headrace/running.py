@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -14,6 +15,7 @@ from headrace.connect.collect import CollectHere, read_collected
 from headrace.errors import ConfigError
 from headrace.graph.nodes import SinkNode
 from headrace.graph.reducers import Aggregate
+from headrace.signals import StopWish
 from headrace.units import Duration, duration_s
 
 if TYPE_CHECKING:
@@ -47,36 +49,41 @@ def start(
     from headrace.spark.session import check_slots, open_session, prepare
 
     chosen = Settings.of(mode=mode, **settings)
-    temporary = checkpoint is None
     directory = temporary_checkpoint() if checkpoint is None else Path(checkpoint).expanduser().resolve()
-    plan = plan_job(job, directory, chosen, collect=collecting)
     session = spark
-    if session is None:
-        session = open_session(mode, _with_slots(master, plan.layout.slots), job.name, log_level=log_level)
-    else:
-        prepare(session, mode)
-    if mode == "realtime":
-        check_slots(session, plan.layout.slots)
     try:
-        run = Run(plan, session, own_session=spark is None, temporary=temporary)
+        plan = plan_job(job, directory, chosen, collect=collecting)
+        if session is None:
+            session = open_session(mode, _with_slots(master, plan.layout.slots), job.name, log_level=log_level)
+        else:
+            prepare(session, mode)
+        if mode == "realtime":
+            check_slots(session, plan.layout.slots)
+        run = Run(plan, session, own_session=spark is None, temporary=checkpoint is None)
     except BaseException:
-        if spark is None:
+        if session is not None and spark is None:
             session.stop()
+        if checkpoint is None:
+            shutil.rmtree(directory, ignore_errors=True)
         raise
     return run.start(duration_s(seconds, "seconds") if seconds is not None else None)
 
 
 def run(job: Job, **options: Any) -> Run:
-    """Run a job until its input ends, ``seconds`` are over, or it is interrupted; see ``start``."""
-    handle = start(job, **options)
-    try:
-        while not handle.wait(0.5):
-            pass
-    except KeyboardInterrupt:
-        handle.stop()
-    finally:
-        if handle.status().state in ("finished", "stopped", "failed"):
-            handle.forget()
+    """Run a job until its input ends, ``seconds`` are over, or it is interrupted; see ``start``.
+
+    Ctrl-C and SIGTERM end and commit the running epoch before the job stops.
+    """
+    with StopWish() as wish:
+        handle = start(job, **options)
+        wish.listen()
+        try:
+            while not handle.wait(0.2):
+                if wish.wanted:
+                    handle.stop()
+        finally:
+            if handle.status().state in ("finished", "stopped", "failed"):
+                handle.forget()
     return handle
 
 

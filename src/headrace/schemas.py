@@ -95,6 +95,32 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema, step: str) -> pa.RecordBat
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
+def to_array(values: list[Any], kind: pa.DataType) -> pa.Array:
+    """Python values as a column, or an Arrow error. Unlike Arrow's own conversion, 1.5 is no whole number.
+
+    >>> to_array([1, 2.0], pa.int64()).to_pylist()
+    [1, 2]
+    """
+    listed = pa.types.is_list(kind)
+    if pa.types.is_integer(kind.value_type if listed else kind):
+        try:
+            found = pa.array(values)
+        except OverflowError:  # uint64
+            return pa.array(values, kind)
+        inner = found.type.value_type if listed and pa.types.is_list(found.type) else found.type
+        if pa.types.is_floating(inner):
+            return found.cast(kind)
+        if found.type == kind:
+            return found
+    return pa.array(values, kind)
+
+
+def to_batch(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.RecordBatch:
+    """Records as a batch; columns that a record lacks are null, columns that the schema lacks are left out."""
+    columns = [to_array([row.get(field.name) for row in rows], field.type) for field in schema]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
 def empty_batch(schema: pa.Schema) -> pa.RecordBatch:
     """A batch of these columns without rows."""
     return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)

@@ -14,9 +14,10 @@ import typer
 from headrace.cli.answers import answering, json_line
 from headrace.cli.chatter import quiet_spark
 from headrace.cli.histogram import Histogram
-from headrace.cli.signals import StopWish
+from headrace.cli.run import refuse_violations
 from headrace.cli.topics import HOT, SENTIMENT, Tail, check, demo_job, tweets_due
 from headrace.cli.tweets import tweets
+from headrace.signals import StopWish
 from headrace.testing import LocalRun
 
 
@@ -48,6 +49,15 @@ def test_answers_are_one_line_of_strict_json(capsys):
     assert ended.value.exit_code == 3
     assert json.loads(capsys.readouterr().out) == {"ok": False, "p99_ms": None, "when": "01", "n": 3}
     assert "\n" not in json_line({"text": "a\nb"})
+
+
+def test_a_violated_constraint_is_exit_code_3_if_strict():
+    with pytest.raises(typer.Exit) as ended:
+        refuse_violations({"violations": 2}, strict=True)
+    assert ended.value.exit_code == 3
+    refuse_violations({"violations": 2}, strict=False)
+    refuse_violations({"violations": 0}, strict=True)
+    refuse_violations({"violations": None}, strict=True)
 
 
 def test_an_unexpected_error_is_told_with_a_hint(capsys):

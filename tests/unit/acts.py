@@ -117,3 +117,13 @@ def play(
 
 def rows_of(run: LocalRun) -> dict[str, list[Row]]:
     return {node.name: run.rows(node.name) for node in run.plan.graph.nodes if isinstance(node, SinkNode)}
+
+
+def counters(run: LocalRun) -> dict[str, int]:
+    """What the subtasks counted in the last epoch: ``late:step``, ``skipped:step``, …"""
+    total: dict[str, int] = {}
+    for member in run.coordinator.members.values():
+        assert member.description is not None
+        for name, count in member.description.counters.items():
+            total[name] = total.get(name, 0) + count
+    return total

@@ -41,9 +41,9 @@ def scripts(draw: st.DrawFn) -> list[list[Record]]:
         }
     )
     parts = []
-    for number in range(draw(st.integers(1, 3))):
+    for _ in range(draw(st.integers(1, 3))):
         records, now = [], draw(st.integers(0, 500))
-        for made in draw(st.lists(record, min_size=10 if number == 0 else 0, max_size=25)):
+        for made in draw(st.lists(record, max_size=25)):
             now += draw(st.sampled_from([0, 1, 10, 40, 120, 400]))
             records.append(made | {"t": max(now - draw(st.sampled_from([0, 0, 0, 30, 100, 300, 900])), 0)})
         parts.append(records)

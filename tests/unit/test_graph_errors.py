@@ -186,6 +186,10 @@ CASES: dict[str, tuple[Callable[[hr.Job, hr.Stream], Any], type[HeadraceError], 
     "map_reduce without function": (
         lambda j, s: j.map_reduce("mr", inputs=[s], map=print, reduce=None), GraphError, ["'mr'", "reduce=None"]
     ),
+    "map_reduce with other columns": (
+        lambda j, s: j.map_reduce("mr", inputs=[s], map=print, reduce=print, pairs={"k": "int"}), GraphError,
+        ["'mr'", "pairs=", "'key' and 'value'"],
+    ),
     "constraint without bound": (lambda j, s: j.constrain(s >> s), GraphError, ["s >> s", "exactly one of mean="]),
     "constraint with two bounds": (
         lambda j, s: j.constrain(s >> s, mean="1 s", p99="2 s"), GraphError, ["s >> s", "exactly one"]
@@ -234,7 +238,9 @@ def test_wrong_sources_are_named(options: Any, kind: type[HeadraceError], parts:
 
 
 def test_something_that_is_no_source_is_named() -> None:
-    with pytest.raises(GraphError, match=r"source 's' needs a source such as hr.replay\('clicks.jsonl'\), not 'f.jsonl'"):
+    with pytest.raises(
+        GraphError, match=r"source 's' needs a source such as hr.replay\('clicks.jsonl'\), not 'f.jsonl'"
+    ):
         hr.Job("job").source("s", "f.jsonl")  # type: ignore[arg-type]
 
 
@@ -274,7 +280,9 @@ def test_constraints_follow_paths() -> None:
     job, s = job_with_source()
     a, b = s.map(dict, name="a"), s.map(dict, name="b").sink("out", out())
     job.constrain(a >> b, mean="1 s")
-    with pytest.raises(GraphError, match=r"a → b: mean ≤ 1000 ms over 5 s: no path leads from 'a' to 'b'; constrain a path"):
+    with pytest.raises(
+        GraphError, match=r"a → b: mean ≤ 1000 ms over 5 s: no path leads from 'a' to 'b'; constrain a path"
+    ):
         job.graph()
     other, t = hr.Job("other"), s
     with pytest.raises(GraphError, match="constrain.s >> b.: the path belongs to job 'job', not to 'other'"):
@@ -305,13 +313,17 @@ def test_graphs_made_by_hand_are_checked_too() -> None:
 
 
 def test_a_constraint_says_what_it_demands() -> None:
-    assert Constraint("a", "b", 5_000_000, quantile=0.99, quantile_us=100_000).describe() == "a → b: p99 ≤ 100 ms over 5 s"
+    assert (
+        Constraint("a", "b", 5_000_000, quantile=0.99, quantile_us=100_000).describe() == "a → b: p99 ≤ 100 ms over 5 s"
+    )
 
 
 def test_batch_mode_needs_an_end(tmp_path: Path) -> None:
     job = hr.Job("job")
     job.source("s", hr.generate(lambda i: {"n": i}, rate="10/s")).sink("out", out())
-    with pytest.raises(GraphError, match="source 's' never ends, so batch mode would not either; bound it or use another"):
+    with pytest.raises(
+        GraphError, match="source 's' never ends, so batch mode would not either; bound it or use another"
+    ):
         plan_job(job, tmp_path, Settings.of(mode="batch"))
 
 

@@ -88,7 +88,9 @@ def inbound(*senders: int) -> Inbound:
 
 
 def data(sender: int, sequence: int, slice: int = 0, items: int = 1) -> Frame:
-    return Frame(Kind.DATA, 5, sender, sequence, items, slices=np.array([slice], np.uint16), counts=np.array([items], np.uint32))
+    return Frame(
+        Kind.DATA, 5, sender, sequence, items, slices=np.array([slice], np.uint16), counts=np.array([items], np.uint32)
+    )
 
 
 # chronostream fact 19: a sequence gap aborts; a duplicate is dropped
@@ -102,7 +104,12 @@ def test_a_duplicate_is_dropped_and_not_counted() -> None:
 
 @pytest.mark.parametrize(
     "frame",
-    [data(0, 3), Frame(Kind.WATERMARK, 5, 0, 2, watermark_us=9), Frame(Kind.END, 5, 0, 4), Frame(Kind.WATERMARK, 5, 0, 0)],
+    [
+        data(0, 3),
+        Frame(Kind.WATERMARK, 5, 0, 2, watermark_us=9),
+        Frame(Kind.END, 5, 0, 4),
+        Frame(Kind.WATERMARK, 5, 0, 0),
+    ],
 )
 def test_a_gap_aborts(frame: Frame) -> None:
     edge = inbound(0)

@@ -221,6 +221,7 @@ def user_table(guard: Guard, result: pa.DataType = pa.int64(), **functions: Any)
         ({"init": lambda: 1 // 0}, pa.int64(), "ZeroDivisionError"),
         ({"finalize": lambda n: 1 // 0}, pa.int64(), "ZeroDivisionError"),
         ({"finalize": lambda n: "text"}, pa.int64(), "SchemaError: reducer 'user' gave a value that does not fit"),
+        ({"finalize": lambda n: n + 0.5}, pa.int64(), "SchemaError: reducer 'user' gave a value that does not fit"),
     ],
 )
 def test_a_users_reducer_that_fails_is_named(functions: Any, result: pa.DataType, cause: str) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from headrace.config import Settings
 from headrace.errors import ConfigError, HeadraceError, SchemaError, UnitError
-from headrace.schemas import conform, empty_batch, infer_schema, to_schema
+from headrace.schemas import conform, empty_batch, infer_schema, to_array, to_schema
 from headrace.units import duration_s, duration_us, in_words, rate_per_s, size_bytes
 
 
@@ -59,7 +59,9 @@ def test_rates(text: Any, rate: float) -> None:
     assert rate_per_s(text) == pytest.approx(rate)
 
 
-@pytest.mark.parametrize("text", ["", "5000", "5000/parsec", "/s", "nan/s", "inf/s", 0, -1, "0/s", True, None, float("nan")])
+@pytest.mark.parametrize(
+    "text", ["", "5000", "5000/parsec", "/s", "nan/s", "inf/s", 0, -1, "0/s", True, None, float("nan")]
+)
 def test_what_is_no_rate_is_named(text: Any) -> None:
     with pytest.raises(UnitError, match="rate"):
         rate_per_s(text)
@@ -98,7 +100,9 @@ def test_wrong_settings_are_named(options: dict[str, Any], message: str) -> None
 
 
 def test_schemas_as_users_write_them() -> None:
-    schema = to_schema({"a": "int", "b": str, "c": "timestamp", "d": pa.list_(pa.int8()), "e": "timestamp[ms, UTC]", "f": "bool"})
+    schema = to_schema(
+        {"a": "int", "b": str, "c": "timestamp", "d": pa.list_(pa.int8()), "e": "timestamp[ms, UTC]", "f": "bool"}
+    )
     assert schema.types == [
         pa.int64(), pa.string(), pa.timestamp("us"), pa.list_(pa.int8()), pa.timestamp("ms", "UTC"), pa.bool_()
     ]  # fmt: skip
@@ -145,3 +149,31 @@ def test_conform_reorders_casts_or_names_what_does_not_fit() -> None:
     with pytest.raises(SchemaError, match="step 'step': column 'a' is string now but double in the schema"):
         conform(pa.record_batch({"a": ["one"], "b": ["x"]}), schema, "step")
     assert empty_batch(schema).num_rows == 0
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        ([1, None], pa.int64()),
+        ([1, 2.0], pa.int32()),
+        ([2**64 - 1], pa.uint64()),
+        ([[1], [], None], pa.list_(pa.int64())),
+    ],
+)
+def test_values_that_fit_a_column(values: list[Any], kind: pa.DataType) -> None:
+    assert to_array(values, kind).type == kind and to_array(values, kind).to_pylist() == values
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        ([1, 2.5], pa.int64()),
+        ([[1, 2.5]], pa.list_(pa.int64())),
+        (["1"], pa.int64()),
+        ([300], pa.uint8()),
+        ([1], pa.string()),
+    ],
+)
+def test_values_that_would_be_changed_do_not_fit(values: list[Any], kind: pa.DataType) -> None:
+    with pytest.raises((pa.ArrowException, TypeError, ValueError)):
+        to_array(values, kind)

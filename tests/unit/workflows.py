@@ -123,19 +123,20 @@ def all_windows(source: Source, parts: Sequence[Sequence[Record]], lateness_ms: 
     seen = ref.enter(parts, lateness_ms * MS)
     s.key_by("k").window(hr.session("120 ms")).reduce(name="session", **ours(*SOME)).sink("session-out", out())
     expected = {"session-out": ref.sessions(seen, ["k"], 120 * MS, theirs(*SOME))}
+    more = {"n": hr.count(), "returns": {"words": pa.list_(pa.string())}}
     for size, every in ((400, 400), (400, 100), (1000, 300), (350, 150)):
         name = f"{size}-{every}"
         window = hr.sliding(f"{size} ms", every=f"{every} ms")
         (
             s.key_by("k")
             .window(window)
-            .reduce(name=f"c{name}", n=hr.count(), words=_with_combine())
+            .reduce(name=f"c{name}", words=_with_combine(), **more)
             .sink(f"c{name}-out", out())
         )
         (
             s.key_by("k")
             .window(window)
-            .reduce(name=f"d{name}", n=hr.count(), words=_without_combine())
+            .reduce(name=f"d{name}", words=_without_combine(), **more)
             .sink(f"d{name}-out", out())
         )
         rows = ref.time_windows(seen, ["k"], size * MS, every * MS, {"n": ref.count(), "words": _tallied})
@@ -236,7 +237,7 @@ def all_steps(source: Source, parts: Sequence[Sequence[Record]], lateness_ms: in
 
     mr = job.map_reduce(
         "word-lengths", inputs=[s], map=lambda r: [(len(r["w"] or ""), 1)], combine=lambda k, vs: sum(vs),
-        reduce=lambda k, vs: sum(vs),
+        reduce=lambda k, vs: sum(vs), pairs={"key": "int", "value": "int"}, returns={"key": "int", "value": "int"},
     )  # fmt: skip
     mr.sink("mr-out", out())
     lengths: dict[int, int] = {}

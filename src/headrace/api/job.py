@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import pyarrow as pa
+
 from headrace.api.stream import Path, Stream, step_options
 from headrace.connect.sink import Sink
 from headrace.connect.source import Source
@@ -14,6 +16,7 @@ from headrace.graph.nodes import Constraint, Graph, Node, OnError, SourceNode
 from headrace.graph.reducers import UserReducer
 from headrace.graph.validate import validate
 from headrace.graph.windows import WholeInput, Window
+from headrace.schemas import SchemaLike, to_schema
 from headrace.units import Duration, duration_us
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
@@ -114,25 +117,33 @@ class Job:
         reduce: Callable[[Any, list[Any]], Any],
         combine: Callable[[Any, list[Any]], Any] | None = None,
         window: Window | None = None,
+        pairs: SchemaLike | None = None,
+        returns: SchemaLike | None = None,
     ) -> Stream:
         """A classic MapReduce program as a step: rows of ``key`` and ``value``.
 
         ``map(record)`` yields (key, value) pairs, ``combine(key, values)`` shrinks values to one,
         ``reduce(key, values)`` gives the key's result. Without a window, results come at the end.
+        ``pairs`` and ``returns`` declare the types of ``key`` and ``value`` after map and after reduce,
+        where the first records do not show them.
         """
         if not inputs:
             raise GraphError(f"map_reduce {name!r} needs at least one input stream: inputs=[stream]")
         for what, fn in (("map", map), ("reduce", reduce), ("combine", combine)):
             if not callable(fn) and (fn is not None or what != "combine"):
                 raise GraphError(f"map_reduce {name!r}: {what}={fn!r} is not a function")
+        for what, declared in (("pairs", pairs), ("returns", returns)):
+            if declared is not None and not {"key", "value"} <= {*to_schema(declared).names}:
+                raise GraphError(f"map_reduce {name!r}: {what}= declares 'key' and 'value'")
         merged = inputs[0] if len(inputs) == 1 else inputs[0].union(*inputs[1:], name=f"{name}.inputs")
-        pairs = merged.flat_map(_Pairs(map), name=f"{name}.map")
+        kinds = to_schema(pairs) if pairs is not None else None
+        gathered = {"values": pa.list_(kinds.field("value").type)} if kinds is not None else None
+        mapped = merged.flat_map(_Pairs(map), name=f"{name}.map", returns=kinds)
         values = _Values(combine)
         grouped = UserReducer(init=list, update=values.update, combine=values.combine, finalize=values.finish)
-        reduced = (
-            pairs.key_by("key").window(window or WholeInput()).reduce(name=f"{name}.group", values=grouped)
-        )  # fmt: skip
-        return reduced.map(_Reduced(reduce), name=name)
+        keyed = mapped.key_by("key").window(window or WholeInput())
+        reduced = keyed.reduce(name=f"{name}.group", values=grouped, returns=gathered)
+        return reduced.map(_Reduced(reduce), name=name, returns=returns)
 
     def graph(self, *, need_sink: bool = True) -> Graph:
         """The job as frozen data; raises GraphError if it is not a legal workflow."""

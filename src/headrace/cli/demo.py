@@ -17,14 +17,14 @@ from rich.text import Text
 
 from headrace.bench.figures import TreeWatch
 from headrace.cli import options
-from headrace.cli.answers import FAILED, VIOLATED, answering, messages
+from headrace.cli.answers import FAILED, answering, messages
 from headrace.cli.board import Board
 from headrace.cli.chatter import quiet_spark
-from headrace.cli.run import progress, summary, violations
-from headrace.cli.signals import StopWish
+from headrace.cli.run import progress, refuse_violations, summary, violations
 from headrace.cli.topics import check, demo_job, tweets_due
 from headrace.cli.watching import Watch, follow, run_figures
 from headrace.running import start
+from headrace.signals import StopWish
 
 _EPOCH = "10 s"
 """Short, so that commits are seen in a demo of half a minute."""
@@ -47,7 +47,7 @@ def demo(
     """
     with answering(as_json=json, traceback=traceback) as answer, results_in(keep) as directory:
         logging.getLogger("headrace").setLevel(logging.ERROR)  # what it warns of is shown as news
-        console = messages() if json else Console(highlight=False)
+        console = messages() if json else Console(highlight=False, soft_wrap=True)
         total = tweets_due(seconds)
         answer |= {"job": "demo", "mode": "realtime"}
         console.print("starting Spark …", style="dim")
@@ -72,8 +72,7 @@ def demo(
             console.print(f"results and checkpoint are in {directory}")
         if any(answer[name] for name in ("lost", "duplicated", "wrong")):
             raise typer.Exit(FAILED)
-        if strict and answer["violations"]:
-            raise typer.Exit(VIOLATED)
+        refuse_violations(answer, strict=strict)
 
 
 @contextmanager

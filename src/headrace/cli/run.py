@@ -16,10 +16,10 @@ from headrace.cli import options
 from headrace.cli.answers import VIOLATED, answering, messages
 from headrace.cli.chatter import quiet_spark
 from headrace.cli.loading import load_job
-from headrace.cli.signals import StopWish
 from headrace.cli.watching import Watch, follow, run_figures
 from headrace.errors import UnitError
 from headrace.running import start
+from headrace.signals import StopWish
 from headrace.units import duration_s
 
 if TYPE_CHECKING:
@@ -79,8 +79,7 @@ def run(
                 handle.forget()
         answer |= run_figures(watch, resources) | {"violations": violations(handle)}
         console.print(summary(answer))
-        if strict and answer["violations"]:
-            raise typer.Exit(VIOLATED)
+        refuse_violations(answer, strict=strict)
 
 
 def checked_duration(option: str, text: str) -> str:
@@ -95,6 +94,12 @@ def checked_duration(option: str, text: str) -> str:
 def violations(handle: Run) -> int | None:
     """How many intervals broke a constraint; None: this version does not evaluate constraints."""
     return None
+
+
+def refuse_violations(answer: dict[str, Any], *, strict: bool) -> None:
+    """With ``--strict``, exit with 3 if a constraint was violated."""
+    if strict and answer["violations"]:
+        raise typer.Exit(VIOLATED)
 
 
 def progress(watch: Watch, *, stopping: bool = False) -> Text:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from headrace.cli import options
@@ -30,18 +29,17 @@ def ls(checkpoint: options.Checkpoint, json: options.Json = False, traceback: op
         answer |= {"checkpoint": str(checkpoint), "epochs": epochs}
         if json:
             return
-        table = Table("epoch", "attempt", "slices", "bytes", "rows in blocks", "age", "offsets of sources")
+        console = Console(highlight=False, soft_wrap=True)
         for epoch in epochs:
-            table.add_row(
-                str(epoch["epoch"]) + (" (input ended)" if epoch["finished"] else ""),
-                epoch["attempt"],
-                f"{epoch['slices']:,}",
-                f"{epoch['bytes']:,}",
-                f"{epoch['rows']:,}",
-                in_words(epoch["age_s"]),
-                Text(_offsets(epoch["offsets"])),
+            ended = ", input ended" if epoch["finished"] else ""
+            console.print(
+                f"epoch {epoch['epoch']}  {epoch['attempt']}  {in_words(epoch['age_s'])} ago{ended}", style="bold"
             )
-        Console(highlight=False).print(table if epochs else "no epoch has been committed yet")
+            sizes = f"{epoch['bytes']:,} bytes, {epoch['rows']:,} rows in {epoch['blocks']:,} blocks"
+            console.print(f"   {epoch['slices']:,} slices, {sizes}")
+            _print_offsets(console, epoch["offsets"])
+        if not epochs:
+            console.print("no epoch has been committed yet")
 
 
 @state.command()
@@ -91,8 +89,7 @@ def _as_data(one: SliceState, limit: int) -> dict[str, Any]:
 def _print(answer: dict[str, Any], found: list[SliceState], limit: int) -> None:
     console = Console(highlight=False, soft_wrap=True)
     console.print(f"epoch {answer['epoch']}, attempt {answer['attempt']}", style="bold")
-    if answer["offsets"]:
-        console.print(Text(f"offsets: {_offsets(answer['offsets'])}"))
+    _print_offsets(console, answer["offsets"])
     for one in found:
         sound = Text("ok", style="green") if one.error is None else Text("BROKEN", style="bold red")
         facts = f"{one.step} slice {one.slice}: {len(one.rows)} rows in {one.blocks} blocks, {one.bytes:,} bytes, "
@@ -103,5 +100,7 @@ def _print(answer: dict[str, Any], found: list[SliceState], limit: int) -> None:
             console.print(Text(f"   … and {len(one.rows) - limit} more", style="dim"))
 
 
-def _offsets(offsets: dict[str, Any]) -> str:
-    return "; ".join(f"{source} {parts}" for source, parts in offsets.items())
+def _print_offsets(console: Console, offsets: dict[str, dict[int, Any]]) -> None:
+    for source, partitions in offsets.items():
+        for partition, offset in partitions.items():
+            console.print(Text(f"   {source} partition {partition} goes on at {offset}"))

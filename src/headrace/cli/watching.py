@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headrace.cli.histogram import Histogram
-from headrace.cli.signals import StopWish
 from headrace.graph.nodes import SourceNode
+from headrace.signals import StopWish
 
 if TYPE_CHECKING:
     from headrace.bench.figures import TreeWatch
@@ -50,7 +50,7 @@ class Watch:
         """Take in new reports; returns what has happened since, in words."""
         if self.began_s is None and self.handle.status().state == "running":
             self.began_s = time.monotonic()
-        for report in list(self.handle._history):
+        for report in list(self.handle.reports()):
             worker = (report["stage"], report["index"], report["pid"])
             if report["at_us"] > self._seen_us.get(worker, 0):
                 self._seen_us[worker] = report["at_us"]

@@ -46,7 +46,7 @@ def describe(node: Node) -> str:
             time = f", event time {node.event_time!r}" if node.event_time else ""
             return f"source {node.source.describe()}{time}"
         case SinkNode():
-            return f"sink {node.sink.describe()} ({node.sink.when})"
+            return f"sink {node.sink.describe()}"
         case TransformNode():
             return f"{node.kind} {getattr(node.fn, '__name__', 'function')}"
         case ReduceNode():

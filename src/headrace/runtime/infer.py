@@ -33,7 +33,7 @@ from headrace.runtime.process import Process
 from headrace.runtime.reducing import make_table
 from headrace.runtime.times import check_time_type
 from headrace.runtime.usercode import Guard
-from headrace.schemas import conform, empty_batch, infer_schema
+from headrace.schemas import conform, empty_batch, infer_schema, to_batch
 
 _SAMPLE_ROWS = 200
 _STAMP = pa.timestamp("us", "UTC")
@@ -231,7 +231,7 @@ def _process(node: ProcessNode, sample: pa.RecordBatch, declared: pa.Schema | No
 
 def _fitting(rows: list[Any], schema: pa.Schema) -> pa.RecordBatch:
     try:
-        return pa.RecordBatch.from_pylist(rows, schema=schema)
+        return to_batch(rows, schema)
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
         return empty_batch(schema)
 

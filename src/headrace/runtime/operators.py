@@ -17,7 +17,7 @@ from headrace.runtime.batch import Batch
 from headrace.runtime.meter import StepMeter
 from headrace.runtime.times import event_times
 from headrace.runtime.usercode import Guard
-from headrace.schemas import conform, empty_batch
+from headrace.schemas import conform, empty_batch, to_batch
 from headrace.state.changes import Store
 
 _MISFIT = (pa.ArrowException, TypeError, ValueError, OverflowError)
@@ -223,7 +223,7 @@ def to_records(rows: list[Any], schema: pa.Schema, guard: Guard, *, declared: bo
     names = frozenset(schema.names)
     if all(isinstance(row, Mapping) and (declared or names.issuperset(row)) for row in rows):
         try:
-            return pa.RecordBatch.from_pylist(rows, schema=schema), list(range(len(rows)))
+            return to_batch(rows, schema), list(range(len(rows)))
         except _MISFIT:
             pass  # find out which
     kept = []
@@ -233,12 +233,12 @@ def to_records(rows: list[Any], schema: pa.Schema, guard: Guard, *, declared: bo
                 raise SchemaError(f"must return records (mappings), not {type(row).__name__}: {row!r:.80}")
             if not declared and not names.issuperset(row):
                 raise SchemaError(f"column {min(row.keys() - names, key=str)!r} is new")
-            pa.RecordBatch.from_pylist([row], schema=schema)
+            to_batch([row], schema)
             kept.append(i)
         except _MISFIT as error:
             reason = f"does not fit the schema fixed at the start ({_columns(schema)}): {error}"
             guard(row, SchemaError(reason))
-    return pa.RecordBatch.from_pylist([rows[i] for i in kept], schema=schema), kept
+    return to_batch([rows[i] for i in kept], schema), kept
 
 
 def _columns(schema: pa.Schema) -> str:

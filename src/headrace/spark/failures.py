@@ -46,6 +46,18 @@ def understand(reports: list[dict[str, Any]], spark: Exception | None) -> Failur
     return Failure(error, bool(_HOPELESS.search(text)))
 
 
+def translated(error: Exception) -> HeadraceError:
+    """Whatever stopped the supervisor, as one of our errors."""
+    if isinstance(error, HeadraceError):
+        return error
+    text = f"{type(error).__name__}: {error}"
+    if type(error).__module__.startswith("py4j") or isinstance(error, ConnectionError):
+        text = "Spark's JVM is gone (killed, or out of memory); start the job again to go on from the last commit"
+    failed = RunFailedError(text)
+    failed.__cause__ = error
+    return failed
+
+
 def _rebuilt(report: dict[str, Any]) -> HeadraceError:
     if report["kind"] == "UserCodeError":
         return UserCodeError(*report["detail"])

@@ -25,7 +25,7 @@ from headrace.spark.commits import committed, last_committed
 from headrace.spark.compaction import Compactor
 from headrace.spark.engines import BatchEngine, Engine, MicrobatchEngine, RealtimeEngine
 from headrace.spark.epochs import Coordinator
-from headrace.spark.failures import Failure, understand
+from headrace.spark.failures import Failure, translated, understand
 from headrace.spark.planning import identity
 from headrace.spark.publishing import discard_failed, publish
 from headrace.spark.shipping import ship_by_value
@@ -87,6 +87,7 @@ class Run:
         self._restarts = self._commits = 0
         self._epoch_at_s: float | None = None
         self._asked_to_end: Token | None = None
+        self._last_epoch: Token | None = None
         self._stop_at_s: float | None = None
         self._finish = False
         self._done = threading.Event()
@@ -136,6 +137,11 @@ class Run:
             len(self._reports),
         )
 
+    def reports(self) -> list[dict[str, Any]]:
+        """What workers reported lately, oldest first."""
+        with self._lock:
+            return list(self._history)
+
     def worker_pids(self) -> list[int]:
         """Processes that run subtasks now."""
         with self._lock:
@@ -148,8 +154,7 @@ class Run:
 
     def latency(self) -> dict[str, LatencyFigures]:
         """Per step: latency of what it received lately, from when it was due or read."""
-        with self._lock:
-            return figures_of(list(self._history))
+        return figures_of(self.reports())
 
     def decisions(self) -> list[Event]:
         """What was decided and what happened, oldest first."""
@@ -200,10 +205,7 @@ class Run:
                 time.sleep(backoff_s)
                 backoff_s = min(2 * backoff_s, _LONGEST_BACKOFF_S)
         except Exception as error:
-            self._failure = (
-                error if isinstance(error, HeadraceError) else RunFailedError(f"{type(error).__name__}: {error}")
-            )
-            self._failure.__cause__ = error if self._failure is not error else None
+            self._failure = translated(error)
             self._state = "failed"
         finally:
             self._clean_up()
@@ -218,7 +220,7 @@ class Run:
             query = self._coordinator.new_query()
             self._failures.clear()
             self._reports.clear()
-            self._epoch_at_s = self._asked_to_end = None
+            self._epoch_at_s = self._asked_to_end = self._last_epoch = None
         plan, address, spark_checkpoint = self.plan, self._server.address, self._spark_checkpoint
         if plan.settings.mode == "realtime":
             return RealtimeEngine(self._session, plan, query, address, spark_checkpoint)
@@ -243,13 +245,18 @@ class Run:
                     return understand(list(self._failures), engine.failure())
             if self._epoch_is_over():
                 self._asked_to_end = self._coordinator.token
+                if self._stop_at_s is not None:
+                    self._last_epoch = self._asked_to_end
                 engine.end_epoch()
             time.sleep(_LOOP_S)
 
     def _epoch_is_over(self) -> bool:
         token, began = self._coordinator.token, self._epoch_at_s
-        if token is None or began is None or token == self._asked_to_end:
+        if token is None or began is None or token == self._asked_to_end or self._last_epoch is not None:
             return False
+        with self._lock:
+            if any(manifest.finished for manifest in self._sealed):
+                return False  # only the commit is still to come
         now = time.monotonic()
         if self._seconds is not None and self._stop_at_s is None and now - self._began_s >= self._seconds:
             self._stop_at_s = now
@@ -267,7 +274,7 @@ class Run:
         """After a stop was asked for: once the epoch that ran then has been committed."""
         if self._stop_at_s is None:
             return False
-        asked = self._asked_to_end
+        asked = self._last_epoch
         if self.plan.settings.mode != "realtime":
             return not self._sealed or not engine.alive()
         if asked is not None and (picked := self._versions.picked(asked.epoch)) is not None and picked == asked:

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from headrace.errors import SchemaError
 from headrace.graph.reducers import Aggregate, Reducer, UserReducer
+from headrace.schemas import to_array
 from headrace.state.entries import ENTRY_KINDS, Entries
 from headrace.state.plain import pack, unpack
 
@@ -241,13 +242,13 @@ class UserState:
     def finalize(self, rows: Rows) -> pa.Array:
         values = self.values(rows)
         try:
-            return pa.array(values, self.result)
+            return to_array(values, self.result)
         except (pa.ArrowException, TypeError, ValueError, OverflowError):
-            return pa.array([self._fitting(value) for value in values], self.result)
+            return to_array([self._fitting(value) for value in values], self.result)
 
     def _fitting(self, value: Any) -> Any:
         try:
-            pa.array([value], self.result)
+            to_array([value], self.result)
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             reason = f"reducer {self._name!r} gave a value that does not fit its type {self.result}: {error}"
             self._guard({self._name: value}, SchemaError(reason))

@@ -20,6 +20,7 @@ _ACCURACY = 0.01
 _LOG_RATIO = float(np.log((1 + _ACCURACY) / (1 - _ACCURACY)))
 _ZERO_BUCKET = 0
 _BUCKET_SHIFT = 1 << 20
+_LOG_LARGEST = float(np.log(np.finfo(np.float64).max))
 _COMPACT_AT = 65_536
 
 
@@ -219,8 +220,7 @@ def _quantiles(buckets: Rows, counts: Rows, offsets: Rows, q: float) -> pa.Array
     if not len(buckets):
         return pa.nulls(len(lengths), pa.float64())
     bucket = buckets[at]
-    power = (np.abs(bucket) - _BUCKET_SHIFT) * _LOG_RATIO
-    with np.errstate(over="ignore"):
-        middle = np.exp(power) * (1 - _ACCURACY)
+    power = (np.abs(bucket) - _BUCKET_SHIFT) * _LOG_RATIO + np.log1p(-_ACCURACY)
+    middle = np.where(np.abs(bucket) == 2 * _BUCKET_SHIFT, np.inf, np.exp(np.minimum(power, _LOG_LARGEST)))
     values = np.where(bucket == _ZERO_BUCKET, 0.0, np.sign(bucket) * middle)
     return pa.array(values, mask=lengths == 0)

@@ -1,8 +1,9 @@
 """Segments: files of blocks, one block per slice and change, checksummed and written atomically.
 
 A segment is ``magic, blocks…``; a block is ``header length, header (msgpack), puts, deletes``, the
-last two as Arrow IPC streams. A block reference in a manifest has the file, position, length and
-checksum, so a flipped bit, a torn or swapped file is found at each read and named.
+last two as Arrow IPC streams (no deletes: no bytes). Small blocks are mostly schema and are
+compressed. A block reference in a manifest has the file, position, length and checksum, so a flipped
+bit, a torn or swapped file is found at each read and named.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ import msgpack
 import pyarrow as pa
 
 from headrace.errors import CorruptionError
-from headrace.state.changes import Change, Digest
+from headrace.state.changes import Change, Digest, no_ids
 
 _MAGIC = b"HRSEG1\n"
+_SMALL_BYTES = 16_384
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +93,11 @@ def read_block(root: Path, ref: BlockRef, step: str, slice: int) -> tuple[pa.Rec
     header = msgpack.unpackb(body[4 : 4 + size])
     if header["step"] != step or header["slice"] != slice:
         raise CorruptionError(f"{where} belongs to step {header['step']!r}, slice {header['slice']}")
-    puts_end = 4 + size + header["puts"]
-    return _decode(body[4 + size : puts_end]), _decode(body[puts_end:])
+    content = body[4 + size :]
+    if "unpacked" in header:
+        content = pa.decompress(content, header["unpacked"], codec="zstd", asbytes=True)
+    puts, deletes = content[: header["puts"]], content[header["puts"] :]
+    return _decode(puts), _decode(deletes) if deletes else no_ids()
 
 
 def checksum(body: bytes) -> str:
@@ -140,9 +145,14 @@ def sync_directory(path: Path) -> None:
 
 
 def _encode(step: str, change: Change) -> bytes:
-    puts, deletes = _ipc(change.puts), _ipc(change.deletes)
-    header = msgpack.packb({"step": step, "slice": change.slice, "puts": len(puts)})
-    return b"".join([len(header).to_bytes(4, "little"), header, puts, deletes])
+    puts = _ipc(change.puts)
+    content = puts + _ipc(change.deletes) if change.deletes.num_rows else puts
+    header = {"step": step, "slice": change.slice, "puts": len(puts)}
+    if len(content) < _SMALL_BYTES:
+        header["unpacked"] = len(content)
+        content = pa.compress(content, codec="zstd", asbytes=True)
+    packed = msgpack.packb(header)
+    return b"".join([len(packed).to_bytes(4, "little"), packed, content])
 
 
 def _ipc(batch: pa.RecordBatch) -> bytes:

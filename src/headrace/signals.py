@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -17,13 +18,14 @@ class StopWish:
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> StopWish:
-        self._before = {number: signal.getsignal(number) for number in _SIGNALS}
+        if threading.current_thread() is threading.main_thread():  # elsewhere signals are not ours to take
+            self._before = {number: signal.getsignal(number) for number in _SIGNALS}
         self.listen()
         return self
 
     def listen(self) -> None:
         """Take the signals; to be called again after Spark has started, which takes Ctrl-C for itself."""
-        for number in _SIGNALS:
+        for number in self._before:
             signal.signal(number, self._on_signal)
 
     def __exit__(

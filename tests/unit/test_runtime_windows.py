@@ -1,0 +1,293 @@
+"""Windows one by one: boundaries, lateness, order, idle inputs, counts, versions, early results."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import reference as ref
+from acts import counters
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reference import Record
+from workflows import MS, out
+
+import headrace as hr
+from headrace.connect.source import Offset, Poll
+from headrace.graph.windows import TimeWindow
+from headrace.runtime.windowed import first_end, last_end
+from headrace.testing import PAUSE, LocalRun, run_local, scripted
+
+MODES = ("realtime", "microbatch", "batch")
+SCHEMA = {"k": "string", "v": "int64", "t": "int64"}
+
+
+def records(*times: int, k: str = "a") -> list[Record]:
+    return [{"k": k, "v": i, "t": t} for i, t in enumerate(times)]
+
+
+@pytest.fixture(params=MODES)
+def mode(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def run(job: hr.Job, tmp_path: Path, mode: str, **options: Any) -> tuple[dict[str, list[Any]], dict[str, int]]:
+    """Rows per sink of a job that fits in one epoch, and what its subtasks counted."""
+    local = LocalRun(job, tmp_path, mode=mode, report="5 ms", **options)
+    try:
+        local.epoch()
+        assert local.finished
+        return {name: local.rows(name) for name in local.plan.graph.by_name if name.endswith("out")}, counters(local)
+    finally:
+        local.close()
+
+
+# cmr fact 6: w=10, s=3: boundaries 3 apart; a tuple lies in 3 or 4 windows
+@given(st.integers(1, 40), st.integers(1, 40), st.integers(0, 10_000))
+def test_window_boundaries(size: int, every: int, at: int) -> None:
+    size, every = max(size, every), min(size, every)
+    window = TimeWindow(size, every)
+    ends = ref.window_ends(at, size, every)
+    times = np.array([at])
+    assert [*first_end(times, window), *last_end(times, window)] == [ends[0], ends[-1]]
+    assert all(end % every == 0 and end - size <= at < end for end in ends)
+    if (size, every) == (10, 3):
+        assert len(ends) in (3, 4)
+
+
+def test_ten_every_three(mode: str) -> None:
+    job = hr.Job("job")
+    s = job.source("s", scripted(records(*range(40))), event_time="t", time_unit="s")
+    s.key_by("k").window(hr.sliding("10 s", every="3 s")).reduce(name="r", n=hr.count()).sink("out", out())
+    rows = run_local(job, mode=mode)["out"]
+    ends = sorted((row["window_end"] - ref.at(0)).total_seconds() for row in rows)
+    assert ends == list(range(3, 49, 3)) and sum(row["n"] for row in rows) == sum(
+        len(ref.window_ends(t, 10, 3)) for t in range(40)
+    )
+
+
+# cmr fact 5: windows of one operator materialise in boundary order
+def test_windows_come_in_the_order_of_their_ends(mode: str) -> None:
+    job = hr.Job("job")
+    parts = [records(*range(0, 3000, 7)), records(*range(2999, 0, -13))]
+    s = job.source("s", scripted(*parts), event_time="t", lateness="5 s")
+    s.key_by("k").window(hr.sliding("300 ms", every="70 ms")).reduce(name="r", n=hr.count()).sink("out", out())
+    s.key_by("k").window(hr.session("50 ms")).reduce(name="q", n=hr.count()).sink("session-out", out())
+    for sink, rows in run_local(job, mode=mode, seed=3, poll_rows=10, parallelism=1).items():
+        ends = [row["window_end"] for row in rows]
+        assert ends == sorted(ends) and len(ends) > (1 if sink == "out" else 0)
+
+
+# cmr fact 9: unsorted input is rejected or counted, never silently misplaced; late records are counted exactly
+@given(
+    st.lists(st.lists(st.integers(0, 2000), min_size=1, max_size=20), min_size=1, max_size=2),
+    st.sampled_from([0, 100]),
+    st.sampled_from([(500, 500), (500, 200)]),
+    st.sampled_from(MODES),
+)
+@settings(max_examples=20)
+def test_late_records_are_counted_exactly(parts: Any, lateness: int, shape: tuple[int, int], mode: str) -> None:
+    size, every = shape
+    scripts = [records(*times) for times in parts]
+    job = hr.Job("job")
+    s = job.source("s", scripted(*scripts), event_time="t", lateness=f"{lateness} ms")
+    window = hr.sliding(f"{size} ms", every=f"{every} ms")
+    s.key_by("k").window(window).reduce(name="paned", n=hr.count()).sink("paned-out", out())
+    plain = hr.reducer(init=int, update=lambda n, r: n + 1)
+    s.key_by("k").window(window).reduce(name="direct", n=plain).sink("direct-out", out())
+    s.key_by("k").window(hr.session("90 ms")).reduce(name="session", n=hr.count()).sink("session-out", out())
+    with tempfile.TemporaryDirectory() as directory:
+        rows, counted = run(job, Path(directory), mode, poll_rows=3)
+    seen = ref.enter(scripts, lateness * MS)
+    expected = ref.time_windows(seen, ["k"], size * MS, every * MS, {"n": ref.count()})
+    assert ref.bag(rows["paned-out"]) == ref.bag(rows["direct-out"]) == ref.bag(expected)
+    late = ref.dropped_late(seen, size * MS, every * MS)
+    assert counted["late:paned"] == counted["late:direct"] == late
+    assert counted["late:session"] == sum(one.time_us + 90 * MS <= one.late_us for one in seen)
+
+
+def test_a_record_is_late_against_its_own_partition_only(mode: str, tmp_path: Path) -> None:
+    """A partition far ahead makes nobody else's records late."""
+    job = hr.Job("job")
+    s = job.source("s", scripted(records(900_000, 900_001), records(10, 20, 15, 5)), event_time="t", lateness="10 ms")
+    s.key_by("k").window(hr.tumbling("10 ms")).reduce(name="r", n=hr.count()).sink("out", out())
+    rows, counted = run(job, tmp_path, mode)
+    assert {(row["window_end"] - ref.at(0)).total_seconds(): row["n"] for row in rows["out"]} == {
+        900.01: 2, 0.02: 2, 0.03: 1
+    }  # fmt: skip
+    assert counted["late:r"] == 1, "5 came after its partition had promised 10"
+
+
+@dataclass(frozen=True)
+class Live:
+    """A live source that plays its script once and then is silent."""
+
+    script: tuple[tuple[Record, ...], ...]
+    bounded: bool = False
+    live: bool = True
+
+    def partitions(self, parallelism: int) -> int:
+        return len(self.script)
+
+    def schema(self) -> pa.Schema:
+        return pa.schema([("k", pa.string()), ("v", pa.int64()), ("t", pa.int64())])
+
+    def sample(self, rows: int) -> pa.RecordBatch:
+        return pa.RecordBatch.from_pylist([r for part in self.script for r in part], schema=self.schema())
+
+    def open(self, partition: int, of: int, offset: Offset | None, schema: pa.Schema, log_dir: Path) -> _Line:
+        return _Line(iter(self.script[partition]), self.schema())
+
+    def describe(self) -> str:
+        return "live"
+
+
+class _Line:
+    exhausted = False
+
+    def __init__(self, items: Iterator[Record], schema: pa.Schema) -> None:
+        self._items, self._schema = items, schema
+
+    def poll(self, max_rows: int, now_us: int) -> Poll | None:
+        record = next(self._items, None)
+        return None if record is None else Poll(pa.RecordBatch.from_pylist([record], schema=self._schema))
+
+    def offset(self) -> Offset:
+        return {}
+
+    def next_due_us(self) -> int | None:
+        return None
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+# cmr fact 10: an idle input with heartbeats still closes windows
+@pytest.mark.parametrize("silent", [(), (("k", 1),)], ids=["never spoke", "spoke once"])
+def test_an_idle_live_partition_does_not_hold_windows_back(silent: tuple[Any, ...], tmp_path: Path) -> None:
+    now_ms = time.time_ns() // 1_000_000
+    quiet = tuple({"k": "a", "v": 1, "t": now_ms - 5000} for _ in silent)
+    busy = tuple({"k": "a", "v": 1, "t": now_ms - 4000 + i} for i in range(10))
+    job = hr.Job("job")
+    s = job.source("s", Live((quiet, busy)), event_time="t", idle="20 ms")
+    s.key_by("k").window(hr.tumbling("10 ms")).reduce(name="r", n=hr.count()).sink("out", out())
+    local = LocalRun(job, tmp_path, report="5 ms", parallelism=1)
+    try:
+        deadline = time.monotonic() + 10
+        while not (rows := local.rows("out")) and time.monotonic() < deadline:
+            local.epoch(seconds=0.1)
+        assert sum(row["n"] for row in rows) >= 1
+    finally:
+        local.close()
+
+
+def test_a_bounded_partition_that_starts_late_still_counts(mode: str, tmp_path: Path) -> None:
+    """Its records are sure to come, so no window closes before them, also where each epoch closes what it can."""
+    job = hr.Job("job")
+    s = job.source("s", scripted(records(1000, 2000), [PAUSE, PAUSE, *records(5, 6)], schema=SCHEMA), event_time="t")
+    s.key_by("k").window(hr.tumbling("100 ms")).reduce(name="r", n=hr.count()).sink("out", out())
+    assert sorted(row["n"] for row in run_local(job, mode=mode)["out"]) == [1, 1, 2]
+
+
+@given(st.lists(st.sampled_from("abc"), max_size=40), st.integers(1, 5), st.sampled_from(MODES), st.data())
+@settings(max_examples=15)
+def test_count_windows(keys: list[str], n: int, mode: str, data: st.DataObject) -> None:
+    script = [{"k": k, "v": i, "t": i} for i, k in enumerate(keys)]
+    pauses = data.draw(st.lists(st.integers(0, len(script)), max_size=3))
+    items: list[Any] = list(script)
+    for at in sorted(pauses, reverse=True):
+        items.insert(at, PAUSE)
+    job = hr.Job("job")
+    s = job.source("s", scripted(items, schema=SCHEMA), event_time="t")
+    counted = s.key_by("k").window(hr.count_window(n)).reduce(name="r", vs=hr.collect("v"), total=hr.sum("v"))
+    counted.sink("out", out())
+    counted.key_by("k").window(hr.tumbling("10 ms")).reduce(name="later", n=hr.count()).sink("later-out", out())
+    got = run_local(job, mode=mode, poll_rows=data.draw(st.integers(1, 7)))
+    seen = ref.enter([script])
+    rows = ref.count_windows(seen, ["k"], n, {"vs": ref.collected("v"), "total": ref.total("v")})
+    assert ref.bag(got["out"]) == ref.bag(rows)
+    for key in "abc":
+        assert [row["vs"] for row in got["out"] if row["k"] == key] == [row["vs"] for row in rows if row["k"] == key]
+    # a result has the time of the record that filled its window
+    filled = [ref.Seen(row, max(row["vs"]) * MS) for row in rows]
+    assert ref.bag(got["later-out"]) == ref.bag(ref.time_windows(filled, ["k"], 10 * MS, 10 * MS, {"n": ref.count()}))
+
+
+def test_versions_follow_late_records(mode: str) -> None:
+    job = hr.Job("job")
+    script = [*records(10, 20, 150), PAUSE, *records(30), PAUSE, *records(40, 50, 5000, 60)]
+    s = job.source("s", scripted(script), event_time="t")
+    window = hr.versioned(hr.tumbling("100 ms"), keep="1 s")
+    s.key_by("k").window(window).reduce(name="r", n=hr.count()).sink("out", out())
+    rows = [row for row in run_local(job, mode=mode, poll_rows=1)["out"] if row["window_end"] == ref.at(100 * MS)]
+    versions = [row["version"] for row in rows]
+    assert versions == list(range(len(rows))), "each version once, in order"
+    assert rows[-1]["n"] == 5, "60 came more than keep after the window's end"
+    assert rows[0]["completeness"] == 1.0 and rows[-1]["completeness"] == pytest.approx(rows[0]["n"] / 5)
+    if mode == "microbatch":
+        assert [row["n"] for row in rows] == [2, 3, 5], "a version per epoch"
+
+
+@pytest.mark.parametrize("window", [hr.tumbling("1 s"), hr.sliding("1 s", every="500 ms"), hr.whole_input()])
+def test_early_results_come_once(window: Any, mode: str) -> None:
+    job = hr.Job("job")
+    s = job.source("s", scripted(records(*range(600, 640)) + records(700, 710, k="b")), event_time="t")
+    full = hr.reducer(init=int, update=lambda n, r: n + 1, combine=lambda a, b: a + b, early=lambda n: n >= 10)
+    s.key_by("k").window(window).reduce(name="r", n=full).sink("out", out())
+    rows = run_local(job, mode=mode, poll_rows=4, cut="0 ms")["out"]
+    by_window: dict[Any, list[int]] = {}
+    for row in rows:
+        by_window.setdefault((row["k"], row.get("window_end")), []).append(row["n"])
+    assert all(len(ns) == 1 for ns in by_window.values())
+    assert all(ns[0] >= 10 for (k, _), ns in by_window.items() if k == "a")
+    assert {ns[0] for (k, _), ns in by_window.items() if k == "b"} == {2}
+
+
+def test_running_results_come_whenever_they_changed() -> None:
+    job = hr.Job("job")
+    s = job.source("s", scripted([*records(1, 2), PAUSE, *records(3), PAUSE, *records(4, k="b")]), event_time="t")
+    s.key_by("k").reduce(name="r", n=hr.count()).sink("out", out())
+    rows = run_local(job, mode="microbatch")["out"]
+    assert [(row["k"], row["n"]) for row in rows] == [("a", 2), ("a", 3), ("b", 1)]
+
+
+def test_an_input_without_records_gives_nothing_and_ends(mode: str) -> None:
+    job = hr.Job("job")
+    s = job.source("s", scripted([], [PAUSE], schema=SCHEMA), event_time="t")
+    s.key_by("k").window(hr.tumbling("1 s")).reduce(name="r", n=hr.count()).sink("out", out())
+    s.key_by("k").window(hr.whole_input()).reduce(name="w", n=hr.count()).sink("whole-out", out())
+    s.key_by("k").window(hr.tumbling("1 s")).join(s.key_by("k"), how="outer", name="j").sink("join-out", out())
+    assert run_local(job, mode=mode) == {"out": [], "whole-out": [], "join-out": []}
+
+
+def test_a_stream_can_join_itself(mode: str) -> None:
+    job = hr.Job("job")
+    s = job.source("s", scripted(records(1, 2), records(3, k="b")), event_time="t")
+    s.key_by("k").window(hr.tumbling("1 s")).join(s.key_by("k"), name="j").sink("out", out())
+    rows = run_local(job, mode=mode)["out"]
+    assert sorted((row["k"], row["v"], row["v_right"]) for row in rows) == [
+        ("a", 0, 0), ("a", 0, 1), ("a", 1, 0), ("a", 1, 1), ("b", 0, 0)
+    ]  # fmt: skip
+
+
+def test_lists_and_structs_travel_through_joins(mode: str) -> None:
+    script = [
+        {"k": "a", "l": [1, 2], "d": {"x": 1}, "t": 1},
+        {"k": "a", "l": None, "d": {"x": 2}, "t": 2},
+        {"k": "b", "l": [], "d": None, "t": 3},
+    ]
+    job = hr.Job("job")
+    s = job.source("s", scripted(script), event_time="t")
+    kept = s.key_by("k").window(hr.tumbling("1 s")).reduce(name="r", ds=hr.collect("d"), ls=hr.last("l"))
+    s.key_by("k").window(hr.tumbling("1 s")).join(kept.key_by("k"), how="left", name="j").sink("out", out())
+    rows = run_local(job, mode=mode, parallelism=1)["out"]
+    assert sorted((row["t"], row["l"], row["ls"], row["ds"]) for row in rows) == [
+        (1, [1, 2], [1, 2], [{"x": 1}, {"x": 2}]), (2, None, [1, 2], [{"x": 1}, {"x": 2}]), (3, [], [], [])
+    ]  # fmt: skip

@@ -1,0 +1,215 @@
+"""The store behind process steps and the rows behind joins: changes, digests, restores."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from headrace.errors import StateError
+from headrace.state.changes import Change, digest_of, merge_chain
+from headrace.state.keyed import KeyedStore
+from headrace.state.rows import RowStore
+from headrace.state.segments import read_block, write_segment
+
+SLICES = 3
+
+
+def slices_of(keys: list[Any]) -> list[int]:
+    return [len(repr(key)) % SLICES for key in keys]
+
+
+class Chains:
+    """What a driver keeps of a step: each slice's changes, in order."""
+
+    def __init__(self) -> None:
+        self.changes: dict[int, list[Change]] = {}
+
+    def take(self, changes: list[Change]) -> None:
+        for change in changes:
+            self.changes.setdefault(change.slice, []).append(change)
+
+    def images(self) -> list[tuple[int, pa.RecordBatch, tuple[int, int]]]:
+        found = []
+        for slice, changes in self.changes.items():
+            image = merge_chain([c.puts for c in changes], [c.deletes for c in changes])
+            assert digest_of(image) == changes[-1].digest, "base and changes do not have the owner's digest"
+            found.append((slice, image, changes[-1].digest))
+        return found
+
+    def compact(self) -> None:
+        """Replace each chain by one block, as the compactor does."""
+        for slice, image, digest in self.images():
+            empty = merge_chain([image.slice(0, 0)], [image.select(["__id0", "__id1"]).slice(0, 0)])
+            self.changes[slice] = [Change(slice, image, empty.select(["__id0", "__id1"]), digest)]
+
+
+NAMES = st.sampled_from(["v", "m"])
+KEYS = st.sampled_from(["a", "bb", 1, 1.0, True, None, ("a", 2), float("nan")])
+SUBS = st.sampled_from([None, 0, 1, "x", ("x",), (1,), (1.0,)])
+
+
+# chronostream fact 4: a deleted entry misses in all phases; fact 8: base+changes and the compacted base agree
+class KeyedModel(RuleBasedStateMachine):
+    """A store against a plain dictionary, with epochs, restores and compaction at any moment."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.store, self.chains = KeyedStore("step", slices_of), Chains()
+        self.model: dict[tuple[str, str, str], Any] = {}
+
+    @rule(name=NAMES, key=KEYS, sub=SUBS, value=st.one_of(st.integers(), st.text("ab"), st.lists(st.integers())))
+    def set(self, name: str, key: Any, sub: Any, value: Any) -> None:
+        self.store.set(name, key, sub, value)
+        self.model[name, repr(key), repr(sub)] = value
+
+    @rule(name=NAMES, key=KEYS, sub=SUBS)
+    def delete(self, name: str, key: Any, sub: Any) -> None:
+        assert self.store.delete(name, key, sub) == (self.model.pop((name, repr(key), repr(sub)), self) is not self)
+        assert self.store.get(name, key, sub, "missing") == "missing"
+
+    @rule(name=NAMES, key=KEYS, sub=SUBS)
+    def get(self, name: str, key: Any, sub: Any) -> None:
+        assert self.store.get(name, key, sub, "missing") == self.model.get((name, repr(key), repr(sub)), "missing")
+
+    @rule()
+    def end_epoch(self) -> None:
+        self.chains.take(self.store.changes())
+
+    @rule()
+    @precondition(lambda self: not self.store._before)
+    def restore(self) -> None:
+        self.store = KeyedStore("step", slices_of)
+        for slice, image, digest in self.chains.images():
+            self.store.load(slice, image, digest)
+        assert self.store.changes() == []
+
+    @rule()
+    def compact(self) -> None:
+        self.chains.compact()
+
+    @invariant()
+    def subs_are_in_order(self) -> None:
+        for name in ("v", "m"):
+            for key in ("a", "bb", 1, 1.0, True, None, ("a", 2)):
+                wanted = [s for (n, k, s) in self.model if n == name and k == repr(key) and s != "None"]
+                assert [repr(sub) for sub in self.store.subs(name, key)] == wanted
+                assert self.store.count(name, key) == len(wanted)
+
+
+KeyedModel.TestCase.settings = settings(max_examples=40, stateful_step_count=25)
+test_keyed_store_is_a_dictionary = KeyedModel.TestCase
+
+
+# chronostream fact 7: change bytes depend on dirty keys, not on state (100 times the state, within 10 %)
+# chronostream fact 9: one append to a long queue ships less than 1 KB
+def test_an_append_to_a_long_queue_ships_little(tmp_path: Path) -> None:
+    def append_bytes(length: int) -> int:
+        store = KeyedStore("step", slices_of)
+        for i in range(length):
+            store.set("queue", "user", i, {"page": i})
+        store.changes()
+        last = store.last_sub("queue", "user")
+        store.set("queue", "user", last + 1, {"page": 7})
+        (change,) = store.changes()
+        (stored,) = write_segment(tmp_path, f"{length}.seg", [("step", change)])
+        return stored.block.length
+
+    assert append_bytes(100_000) <= 1.1 * append_bytes(1000)
+    assert append_bytes(1000) < 1024
+
+
+def test_what_a_key_cannot_be_is_named() -> None:
+    with pytest.raises(StateError, match="step 'step', key holds"):
+        KeyedStore("step", slices_of).set("v", object(), None, 1)
+
+
+SCHEMA = pa.schema([("k", pa.string()), ("l", pa.list_(pa.int64()))])
+
+
+class RowsModel(RuleBasedStateMachine):
+    """The rows of a join's side against a dictionary of lists."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.store, self.chains = RowStore(SCHEMA), Chains()
+        self.model: dict[int, list[Any]] = {}
+        self.clean = True
+
+    @rule(pane=st.integers(0, 3), keys=st.lists(st.sampled_from(["a", "b", None]), min_size=1, max_size=4))
+    def add(self, pane: int, keys: list[Any]) -> None:
+        rows = [{"k": k, "l": [len(self.model)] if k else None} for k in keys]
+        slices = np.array([0 if k is None else ord(k) % 2 for k in keys], np.uint16)
+        self.store.add(pa.RecordBatch.from_pylist(rows, schema=SCHEMA), pane, slices)
+        self.model.setdefault(pane, []).extend(rows)
+        self.clean = False
+
+    @rule(pane=st.integers(0, 3))
+    def drop(self, pane: int) -> None:
+        self.store.drop(pane)
+        self.clean = self.clean and pane not in self.model
+        self.model.pop(pane, None)
+
+    @rule()
+    def end_epoch(self) -> None:
+        self.chains.take(self.store.changes())
+        self.clean = True
+
+    @rule()
+    @precondition(lambda self: self.clean)
+    def restore(self) -> None:
+        self.store = RowStore(SCHEMA)
+        for slice, image, digest in self.chains.images():
+            self.store.load(slice, image, digest)
+        assert self.store.changes() == []
+
+    @rule()
+    def compact(self) -> None:
+        self.chains.compact()
+
+    @invariant()
+    def rows_are_there(self) -> None:
+        assert self.store.panes() == sorted(self.model)
+        for pane, rows in self.model.items():
+            assert sorted(self.store.rows_of([pane]).to_pylist(), key=repr) == sorted(rows, key=repr)
+
+
+RowsModel.TestCase.settings = settings(max_examples=30, stateful_step_count=20)
+test_row_store_keeps_rows_by_pane = RowsModel.TestCase
+
+
+# chronostream fact 34: a block is what was written, or it is named
+@pytest.mark.parametrize("damage", ["flip", "truncate", "delete", "other step", "other slice"])
+def test_damaged_blocks_are_named(damage: str, tmp_path: Path) -> None:
+    store = KeyedStore("step", lambda keys: [5 for _ in keys])
+    store.set("v", "a", None, "value" * 20)
+    (change,) = store.changes()
+    first, second = write_segment(tmp_path, "segments/x.seg", [("step", change), ("other", change)])
+    path = tmp_path / "segments/x.seg"
+    data = bytearray(path.read_bytes())
+    assert read_block(tmp_path, first.block, "step", 5)[0].equals(change.puts)
+    if damage == "flip":
+        for bit in range(8 * first.block.offset, 8 * (first.block.offset + first.block.length), 97):
+            data[bit // 8] ^= 1 << bit % 8
+            path.write_bytes(data)
+            with pytest.raises(StateError, match=r"block of step 'step', slice 5 in segments/x.seg at 7 has changed"):
+                read_block(tmp_path, first.block, "step", 5)
+            data[bit // 8] ^= 1 << bit % 8
+    elif damage == "truncate":
+        path.write_bytes(data[:-1])
+        with pytest.raises(StateError, match=r"block of step 'other', slice 5 in segments/x.seg at \d+ is cut off"):
+            read_block(tmp_path, second.block, "other", 5)
+    elif damage == "delete":
+        path.unlink()
+        with pytest.raises(StateError, match=r"block of step 'step', slice 5 in segments/x.seg at 7 cannot be read"):
+            read_block(tmp_path, first.block, "step", 5)
+    else:
+        step, slice = ("step", 5) if damage == "other step" else ("other", 6)
+        with pytest.raises(StateError, match="belongs to step 'other', slice 5"):
+            read_block(tmp_path, second.block, step, slice)
