@@ -259,7 +259,8 @@ class Subtask:
             for source in self._sources:
                 due = source.next_due_us()
                 if due is not None:
-                    wait_us = min(wait_us, due - now)
+                    # What is due may wait for as long as it would in a buffer: one poll takes it all.
+                    wait_us = min(wait_us, due + self._cut_us - now)
                 elif not source.exhausted:
                     wait_us = min(wait_us, 2_000)
         if self._news_us:
@@ -275,7 +276,8 @@ class Subtask:
         for operator in self._operators.values():
             operator.on_clock(now)
         if not self._news_us and any(edge.news for edge in self._edges):
-            self._news_us = now
+            born = [batch.born_us for edge in self._edges for batch in edge.pending] if self._sources else []
+            self._news_us = min([now, *born])
         if now - self._listened_us > _LISTEN_EVERY_US:
             self._listened_us = now
             for message in self._control.poll():

@@ -228,7 +228,8 @@ def audit(descriptions: list[Description]) -> None:
     for key, counts in sent.items():
         if counts != got.get(key, [0] * len(counts)):
             lost = sum(counts) - sum(got.get(key, [0]))
-            raise ProtocolError(f"edge {key[0]}, sender {key[1]}: {sum(counts)} items sent, {lost} not consumed")
+            what = f"{lost} not consumed" if lost else "consumed in other slices than those they were sent to"
+            raise ProtocolError(f"edge {key[0]}, sender {key[1]}: {sum(counts)} items sent, {what}")
     for key in got.keys() - sent.keys():
         if any(got[key]):
             raise ProtocolError(f"edge {key[0]}: items of sender {key[1]} were consumed that it did not send")

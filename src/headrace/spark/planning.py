@@ -13,7 +13,7 @@ import pyarrow as pa
 from headrace.api.job import Job
 from headrace.config import Settings
 from headrace.connect.collect import CollectHere, collect_sink
-from headrace.errors import GraphError
+from headrace.errors import CorruptionError, GraphError
 from headrace.graph.nodes import Graph, Node, ReduceNode, SinkNode, SourceNode
 from headrace.graph.pruning import needed_columns
 from headrace.graph.render import describe
@@ -95,8 +95,11 @@ def known_schemas(checkpoint: Path) -> dict[str, pa.Schema]:
     path = checkpoint / "headrace" / "job.json"
     if not path.exists():
         return {}
-    stored = json.loads(path.read_text()).get("schemas", {})
-    return {name: pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(text))) for name, text in stored.items()}
+    try:
+        stored = json.loads(path.read_text()).get("schemas", {})
+        return {name: pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(text))) for name, text in stored.items()}
+    except (ValueError, OSError, AttributeError, TypeError) as error:
+        raise CorruptionError(f"{path} cannot be read: {error}; restore it, or start with a new checkpoint") from error
 
 
 def _shape(node: Node) -> str:

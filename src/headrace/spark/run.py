@@ -27,7 +27,7 @@ from headrace.spark.engines import BatchEngine, Engine, MicrobatchEngine, Realti
 from headrace.spark.epochs import Coordinator
 from headrace.spark.failures import Failure, translated, understand
 from headrace.spark.planning import identity
-from headrace.spark.publishing import discard_failed, publish
+from headrace.spark.publishing import publish, recover
 from headrace.spark.shipping import ship_by_value
 from headrace.state.versions import Manifest, Versions
 from headrace.tokens import Token
@@ -75,7 +75,7 @@ class Run:
         self._generation = self._versions.open(identity(plan))
         self._coordinator = Coordinator(plan, self._versions, self._generation, on_sealed=self._on_sealed)
         self._compactor = Compactor(self._versions)
-        self._lock = threading.RLock()
+        self._lock, self._committing = threading.RLock(), threading.Lock()
         self._reports: dict[tuple[int, int], dict[str, Any]] = {}
         self._history: deque[dict[str, Any]] = deque(maxlen=4096)
         self._failures: list[dict[str, Any]] = []
@@ -177,12 +177,7 @@ class Run:
 
     def _recover(self) -> None:
         """Finish what a driver before us had committed, and clear away what it had not."""
-        last = last_committed(self._spark_checkpoint)
-        if last is not None:
-            picked = self._versions.pick(last, None)
-            if picked is not None:
-                publish(self.plan, self._versions.manifest(picked))
-        discard_failed(self.plan, self._versions, self._generation)
+        recover(self.plan, self._versions, self._generation, last_committed(self._spark_checkpoint))
 
     def _supervise(self) -> None:
         backoff_s = self.plan.settings.restart_backoff_s
@@ -285,6 +280,10 @@ class Run:
 
     def _commit_ready(self) -> None:
         """Pick and publish sealed epochs whose Spark commit has landed."""
+        with self._committing:
+            self._commit_sealed()
+
+    def _commit_sealed(self) -> None:
         while self._sealed:
             manifest = self._sealed[0]
             epoch = manifest.token.epoch
@@ -302,8 +301,8 @@ class Run:
             self._compactor.tidy(running_epoch=epoch + 1)
 
     def _begin_epoch(self, epoch: int) -> None:
+        self._commit_ready()
         with self._lock:
-            self._commit_ready()
             self._coordinator.start(epoch)
             self._epoch_at_s = time.monotonic()
             self._state = "running"

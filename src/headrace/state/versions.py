@@ -152,7 +152,7 @@ class Versions:
         if not candidates:
             return None
         choice = preferred if preferred in candidates else candidates[-1]
-        create_exclusively(self.root / "picks" / f"{epoch:08d}", f"{choice} {_check_of(choice)}".encode())
+        create_exclusively(self.root / "picks" / f"{epoch:08d}", _checked(choice).encode())
         return self.picked(epoch)
 
     def picked(self, epoch: int) -> Token | None:
@@ -160,11 +160,11 @@ class Versions:
         if not path.exists():
             return None
         try:
-            text, check = path.read_text().split(" ")
-            token = Token.parse(text)
+            text = path.read_text()
+            token = Token.parse(text.partition(" ")[0])
         except (OSError, ValueError) as error:
             raise CorruptionError(f"pick {path.name} cannot be read: {error}") from error
-        if check != _check_of(token) or token.epoch != epoch:
+        if text != _checked(token) or token.epoch != epoch:
             raise CorruptionError(f"pick {path.name} has changed since it was written: it names {token}")
         return token
 
@@ -261,5 +261,6 @@ def _epoch_of(segment: str) -> int | None:
         return None
 
 
-def _check_of(token: Token) -> str:
-    return sha256(str(token).encode()).hexdigest()[:16]
+def _checked(token: Token) -> str:
+    """A pick's content: a changed digit must not name another attempt."""
+    return f"{token} {sha256(str(token).encode()).hexdigest()[:16]}"

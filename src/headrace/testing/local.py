@@ -46,6 +46,7 @@ class LocalRun:
         self._caches: dict[tuple[int, int], Cache] = {}
         self.reports: list[dict[str, Any]] = []
         self.finished = False
+        self._query = 0
         generation = self.versions.open(identity(self.plan))
         self.coordinator = Coordinator(self.plan, self.versions, generation)
         last = last_committed(self._spark_checkpoint)
@@ -69,7 +70,7 @@ class LocalRun:
         Without ``commit`` it is sealed only, as if the driver died before Spark's commit.
         """
         epoch = self.next_epoch
-        query = self.coordinator.new_query()
+        query = self._query = self._query or self.coordinator.new_query()
         if not self.plan.eager:
             self.coordinator.start(epoch)
         stages = self.plan.layout.stages
@@ -106,6 +107,7 @@ class LocalRun:
             for stage_pipes in pipes:
                 for pipe in stage_pipes:
                     pipe.close()
+            self._query = 0  # what goes on then is a new query, and these subtasks are zombies
             raise min(failures, key=lambda error: isinstance(error, (ChannelError, FencedError)))
         if not self.plan.eager:
             self.coordinator.seal()
