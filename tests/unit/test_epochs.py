@@ -129,7 +129,7 @@ def test_crashes_anywhere_change_nothing(crashes: list[tuple[int, int]], seed: i
                 failures += 1
             if run.finished:
                 break
-        assert run is not None and run.finished and failures == len({*crashes}) or failures <= len(crashes)
+        assert run is not None and run.finished and 1 <= failures <= len(crashes)
         assert_expected(run)
         run.close()
 

@@ -334,9 +334,10 @@ class Run:
                 case "hello":
                     where = (body["daemon"], body["pid"])
                     self.placements.append((body["epoch"], body["stage"], body["index"], *where))
+                    before = self._coordinator.token
                     replies = self._coordinator.hello(sender, body)
-                    if any(k == "plan" for _, k, _ in replies):
-                        self._epoch_at_s = None if self.plan.eager else self._epoch_at_s
+                    if self.plan.eager and self._coordinator.token != before:
+                        self._epoch_at_s = None  # the new epoch begins when its sources are let go
                     return replies
                 case "loaded":
                     replies = self._coordinator.loaded(sender, body)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ class BlockRef:
     full: bool = False
 
     def to_json(self) -> list[Any]:
-        return list(asdict(self).values())
+        return [self.file, self.offset, self.length, self.checksum, self.rows, self.full]
 
     @staticmethod
     def from_json(data: Sequence[Any]) -> BlockRef:
