@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,12 +59,15 @@ def recovery(kills: int, rate: int, seconds: int, seed: int, **settings: Any) ->
                 _wait_running(root, child, 120)
                 restarts.append(time.monotonic() - before)
             else:
-                killed["worker"] += _kill_worker(root, dice)
+                seen = _restarts(root)
+                if _kill_worker(root, dice):
+                    killed["worker"] += 1
+                    _wait_for(lambda: _restarts(root) > seen or child.poll() is not None, 60)
         code = child.wait(timeout=600)
         if code:
             raise RunFailedError(f"the job failed after the kills (exit {code}){_last_words(root)}")
         figures = _check(root, rate, total)
-        figures["worker_restarts"] = len((root / "restarts").read_text().splitlines())
+        figures["worker_restarts"] = _restarts(root)
     return {
         **figures,
         "items": total,
@@ -84,11 +88,22 @@ def _start(options: dict[str, Any]) -> subprocess.Popen[bytes]:
 
 
 def _wait_running(root: Path, child: subprocess.Popen[bytes], timeout_s: float) -> None:
+    if not _wait_for(lambda: (root / "running").exists() or child.poll() is not None, timeout_s):
+        raise RunFailedError(f"the job did not start within {timeout_s:g} s{_last_words(root)}")
+
+
+def _wait_for(condition: Callable[[], bool], timeout_s: float) -> bool:
     deadline = time.monotonic() + timeout_s
-    while not (root / "running").exists() and child.poll() is None:
+    while not condition():
         if time.monotonic() > deadline:
-            raise RunFailedError(f"the job did not start within {timeout_s:g} s{_last_words(root)}")
+            return False
         time.sleep(0.02)
+    return True
+
+
+def _restarts(root: Path) -> int:
+    """How often drivers restarted their query so far."""
+    return len((root / "restarts").read_text().splitlines())
 
 
 def _last_words(root: Path) -> str:

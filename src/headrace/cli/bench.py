@@ -96,4 +96,4 @@ def _experiment(
         return lambda: throughput(events, stock=stock, **settings)
     from headrace.bench.recovery import recovery
 
-    return lambda: recovery(kills, rate or 5000, seconds or 60, seed, **{"epoch": "3 s", **settings})
+    return lambda: recovery(kills, rate or 5000, seconds or 20 * kills, seed, **{"epoch": "3 s", **settings})
