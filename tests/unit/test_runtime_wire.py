@@ -16,11 +16,11 @@ from workflows import MS, out
 
 import headrace as hr
 from headrace.errors import ProtocolError
+from headrace.graph.windows import FOREVER_US, IDLE_US, NEVER_US
 from headrace.runtime.frames import Frame, Kind, decode
 from headrace.runtime.inbox import End, Inbox, Row, read_into
 from headrace.runtime.meter import Sample
 from headrace.runtime.operators import lowest_of
-from headrace.graph.windows import FOREVER_US, IDLE_US, NEVER_US
 from headrace.testing import LocalRun, run_local, scripted
 from headrace.testing.local import _Pipe
 

@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,7 @@ def recovery(kills: int, rate: int, seconds: int, seed: int, **settings: Any) ->
                 seen = _restarts(root)
                 if _kill_worker(root, dice):
                     killed["worker"] += 1
-                    _wait_for(lambda: _restarts(root) > seen or child.poll() is not None, 60)
+                    _wait_for(partial(_restarted, root, child, seen), 60)
         code = child.wait(timeout=600)
         if code:
             raise RunFailedError(f"the job failed after the kills (exit {code}){_last_words(root)}")
@@ -99,6 +100,10 @@ def _wait_for(condition: Callable[[], bool], timeout_s: float) -> bool:
             return False
         time.sleep(0.02)
     return True
+
+
+def _restarted(root: Path, child: subprocess.Popen[bytes], seen: int) -> bool:
+    return _restarts(root) > seen or child.poll() is not None
 
 
 def _restarts(root: Path) -> int:
