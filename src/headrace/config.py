@@ -25,7 +25,7 @@ class Settings:
     parallelism: int = 2
     slices: int = 64
     epoch_s: float = 60.0
-    cut_s: float = 0.005
+    cut_s: float = 0.008
     cut_bytes: int = 1_000_000
     poll_rows: int = 131_072
     queue_bytes: int = 64_000_000

@@ -83,6 +83,7 @@ def run_epoch(
         channel.tell("desc", subtask.finish().to_wire())
         if plan.eager and stage == len(plan.layout.stages) - 1:
             channel.wait("sealed", token, timeout_s)
+        subtask.await_end(inbox, timeout_s)
         done = True
     finally:
         if done:

@@ -7,6 +7,7 @@ ends of those that leave. It never blocks in the input: a reader thread fills th
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -124,7 +125,7 @@ class Subtask:
         self._cut_us = int(plan.settings.cut_s * 1e6)
         self._news_us = 0
         self._reported_us = self._listened_us = 0
-        self._told_end = False
+        self._told_end = self._input_over = False
         self._edges: list[EdgeWriter] = []
         self._counts: dict[str, int] = {}
 
@@ -167,8 +168,9 @@ class Subtask:
 
     def run(self, inbox: Inbox) -> Iterator[pa.RecordBatch]:
         """Work until the input ends; yields rows for the next stage. Then call ``finish``."""
-        polling, input_over, turn_rows = bool(self._sources), False, 0
-        while not (input_over and (self.plan.eager or not polling)):
+        polling, turn_rows = bool(self._sources), 0
+        self._input_over = False
+        while not (self._input_over and (self.plan.eager or not polling)) and not self._all_said_end():
             busy = False
             if polling:
                 busy = self._poll()
@@ -182,7 +184,7 @@ class Subtask:
             elif isinstance(item, End):
                 if item.error is not None:
                     raise ProtocolError(f"the input broke off: {item.error}") from item.error
-                input_over = True  # stage by stage, a source may read on although Spark has no rows for it
+                self._input_over = True  # stage by stage, a source may read on although Spark has no rows for it
             self._tick()
             yield from self._flush()
         self._tick()  # how far the sources' time has come, before the last buffers leave
@@ -193,6 +195,31 @@ class Subtask:
             operator.on_epoch_end()
         yield from self._flush(last=True)
         self._write_letters()  # last: combining before the shuffle can skip records too
+
+    def _all_said_end(self) -> bool:
+        """Whether every sender's last buffer is here: no need to wait until Spark closes the pipe too."""
+        return (
+            self.plan.eager
+            and bool(self._inbound)
+            and all(len(inbound.ended) == len(inbound.last) for inbound in self._inbound.values())
+        )
+
+    def await_end(self, inbox: Inbox, timeout_s: float) -> None:
+        """Wait until Spark has closed the input; nothing new may come any more."""
+        deadline = time.monotonic() + timeout_s
+        while not self._input_over:
+            item = inbox.get(0.5)
+            if isinstance(item, Row):
+                inbox.done(item)
+                for frame in decode(item.payload):
+                    if self._inbound[frame.edge].accept(frame) and frame.kind < Kind.WATERMARK:
+                        raise ProtocolError(f"stage {self.stage} received a buffer after its senders had ended")
+            elif isinstance(item, End):
+                if item.error is not None:
+                    raise ProtocolError(f"the input broke off: {item.error}") from item.error
+                self._input_over = True
+            elif time.monotonic() > deadline:
+                raise ProtocolError(f"stage {self.stage}: the input did not end although its senders had")
 
     def finish(self) -> Description:
         """Write what changed and describe it."""

@@ -1,0 +1,229 @@
+"""Windowed operators under any interleaving of partitions, watermarks, batches, epochs and restores.
+
+No threads here: Hypothesis chooses what an operator sees next, and its results must be those of the
+reference, which knows no order between partitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import reference as ref
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from reference import NEVER_US, Seen
+
+import headrace as hr
+from headrace.graph.nodes import JoinNode, ReduceNode
+from headrace.graph.windows import FOREVER_US
+from headrace.runtime.batch import Batch
+from headrace.runtime.build import build_reduce
+from headrace.runtime.infer import _step
+from headrace.runtime.joining import Join, join_schema
+from headrace.runtime.operators import Operator
+from headrace.runtime.usercode import Guard
+from headrace.state.changes import Change, digest_of, merge_chain
+
+SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64())])
+SLICES = 3
+GUARD = Guard("step", "fail")
+
+
+class Catcher:
+    """The end of the line: keeps rows, and checks that nothing comes behind a watermark it was promised."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] = []
+        self.watermark_us = NEVER_US
+
+    def receive(self, port: int, batch: Batch) -> None:
+        assert batch.times.min() >= self.watermark_us, "a result behind the watermark would be late downstream"
+        self.rows += batch.records.to_pylist()
+
+    def watermark(self, port: int, watermark_us: int) -> None:
+        assert watermark_us > self.watermark_us
+        self.watermark_us = watermark_us
+
+
+class Rig:
+    """One operator with its checkpoint."""
+
+    def __init__(self, make: Callable[[], Operator]) -> None:
+        self.make, self.catcher = make, Catcher()
+        self.chains: dict[tuple[str, int], list[Change]] = {}
+        self.operator = self._fresh()
+
+    def _fresh(self) -> Operator:
+        operator = self.make()
+        operator.outputs = [(self.catcher, 0)]
+        for part, store in operator.stores().items():
+            for (owner, slice), chain in self.chains.items():
+                if owner == part:
+                    image = merge_chain([c.puts for c in chain], [c.deletes for c in chain])
+                    assert digest_of(image) == chain[-1].digest
+                    store.load(slice, image, chain[-1].digest)
+        operator.restored(list(range(SLICES)))
+        operator.begin_epoch()
+        return operator
+
+    def end_epoch(self, *, restore: bool) -> None:
+        self.operator.on_epoch_end()
+        for part, store in self.operator.stores().items():
+            for change in store.changes():
+                self.chains.setdefault((part, change.slice), []).append(change)
+        self.catcher.watermark_us = NEVER_US
+        if restore:
+            self.operator = self._fresh()
+        else:
+            self.operator.begin_epoch()
+
+
+def batch_of(members: list[Seen]) -> Batch:
+    records = pa.RecordBatch.from_pylist([one.record for one in members], schema=SCHEMA)
+    late = np.array([one.late_us for one in members]) if members[0].late_us > NEVER_US else None
+    return Batch(records, np.array([one.time_us for one in members]), 0, late)
+
+
+@st.composite
+def partitions(draw: st.DrawFn) -> tuple[list[list[tuple[str, int]]], int]:
+    time = st.integers(0, 40)
+    part = st.lists(st.tuples(st.sampled_from(["a", "b"]), time), max_size=12)
+    return draw(st.lists(part, min_size=1, max_size=3)), draw(st.sampled_from([0, 3, 10]))
+
+
+def play(rig: Rig, parts: list[list[Seen]], lateness: int, data: st.DataObject, ports: int = 1) -> None:
+    """Hand over records in their partition's order, watermarks as they become true, epochs at any time."""
+    at = [0] * len(parts)
+    newest = [NEVER_US] * len(parts)
+
+    def promised(port: int) -> int:
+        mine = [p for p in range(len(parts)) if p % ports == port or ports == 1]
+        reached = [FOREVER_US if at[p] >= len(parts[p]) else newest[p] - lateness for p in mine]
+        return min(reached, default=FOREVER_US)
+
+    while any(at[p] < len(part) for p, part in enumerate(parts)):
+        action = data.draw(st.sampled_from(["records", "records", "records", "watermark", "epoch", "restore"]))
+        if action == "records":
+            p = data.draw(st.sampled_from([p for p in range(len(parts)) if at[p] < len(parts[p])]))
+            n = data.draw(st.integers(1, 3))
+            taken = parts[p][at[p] : at[p] + n]
+            at[p] += len(taken)
+            for late in (False, True):  # sources hand over late records by themselves
+                some = [one for one in taken if (one.late_us > NEVER_US) == late]
+                if some:
+                    rig.operator.receive(p % ports, batch_of(some))
+            newest[p] = max(newest[p], *(one.time_us for one in taken))
+        elif action == "watermark":
+            for port in range(ports):
+                rig.operator.watermark(port, promised(port))
+        else:
+            rig.end_epoch(restore=action == "restore")
+    for port in range(ports):
+        rig.operator.watermark(port, FOREVER_US)
+    rig.end_epoch(restore=True)
+
+
+def entering(parts: list[list[tuple[str, int]]], lateness: int) -> list[list[Seen]]:
+    return [
+        ref.enter([[{"k": k, "v": 100 * p + i, "t": t} for i, (k, t) in enumerate(part)]], lateness, unit_us=1)
+        for p, part in enumerate(parts)
+    ]
+
+
+def reduce_rig(window: Any, **reducers: Any) -> Rig:
+    node = ReduceNode("step", ("k",), window, tuple(reducers.items()), ("before",))
+    sample = pa.RecordBatch.from_pylist([{"k": "a", "v": 1}], schema=SCHEMA)
+    schema, _ = _step(node, [sample], None)
+    return Rig(lambda: build_reduce(node, SCHEMA, schema, GUARD, SLICES, eager=True))
+
+
+PLAIN = hr.reducer(init=int, update=lambda n, r: n + 1)
+WINDOWS = {
+    f"{kind} {size}/{every}": (size, every, reducer)
+    for size, every in ((10, 10), (10, 3), (12, 4), (7, 5))
+    for kind, reducer in (("paned", hr.count()), ("direct", PLAIN))
+}
+
+
+# chronostream facts 1 and 23, cmr facts 1, 2, 3, 5 and 7: any order of partitions, promises, epochs and restores
+@pytest.mark.parametrize("shape", WINDOWS)
+@given(partitions(), st.data())
+@settings(max_examples=40)
+def test_time_windows(shape: str, made: tuple[list[list[tuple[str, int]]], int], data: st.DataObject) -> None:
+    size, every, reducer = WINDOWS[shape]
+    parts = entering(*made)
+    window = hr.graph.windows.TimeWindow(size, every)  # type: ignore[attr-defined]
+    rig = reduce_rig(window, n=reducer, vs=hr.collect("v")) if reducer is not PLAIN else reduce_rig(window, n=reducer)
+    play(rig, parts, made[1], data)
+    reducers: ref.Reducers = {"n": ref.count()}
+    if reducer is not PLAIN:
+        reducers["vs"] = ref.collected("v")
+    seen = [one for part in parts for one in part]
+    assert ref.bag(rig.catcher.rows) == ref.bag(ref.time_windows(seen, ["k"], size, every, reducers))
+    ends = [row["window_end"] for row in rig.catcher.rows]
+    assert ends == sorted(ends)
+    assert not any(c.puts.num_rows for chain in rig.chains.values() for c in chain[-1:]) or every != size
+
+
+@given(partitions(), st.data())
+@settings(max_examples=150)
+def test_sessions(made: tuple[list[list[tuple[str, int]]], int], data: st.DataObject) -> None:
+    parts = entering(*made)
+    rig = reduce_rig(hr.graph.windows.SessionWindow(5), n=hr.count(), vs=hr.collect("v"))  # type: ignore[attr-defined]
+    play(rig, parts, made[1], data)
+    seen = [one for part in parts for one in part]
+    expected = ref.sessions(seen, ["k"], 5, {"n": ref.count(), "vs": ref.collected("v")})
+    assert ref.bag(rig.catcher.rows) == ref.bag(expected)
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_late_record_joins_the_same_session_in_any_order(first: int) -> None:
+    """12 came when its partition had promised 16: the session of 10 and 11 had ended for it by then."""
+    members = [Seen({"k": "a", "v": 1}, 10), Seen({"k": "a", "v": 2}, 12, late_us=16), Seen({"k": "a", "v": 3}, 11)]
+    rig = reduce_rig(hr.graph.windows.SessionWindow(5), n=hr.count())  # type: ignore[attr-defined]
+    for one in members if first else reversed(members):
+        rig.operator.receive(0, batch_of([one]))
+    rig.operator.watermark(0, FOREVER_US)
+    expected = ref.sessions(members, ["k"], 5, {"n": ref.count()})
+    assert ref.bag(rig.catcher.rows) == ref.bag(expected) and sorted(row["n"] for row in expected) == [1, 2]
+
+
+@pytest.mark.parametrize("how", ["inner", "left", "right", "outer"])
+@given(partitions(), st.data())
+@settings(max_examples=25)
+def test_joins(how: Any, made: tuple[list[list[tuple[str, int]]], int], data: st.DataObject) -> None:
+    parts = entering(*made)
+    node = JoinNode("step", ("k",), hr.graph.windows.TimeWindow(10, 6), how, ("l", "r"))  # type: ignore[attr-defined]
+    rig = Rig(lambda: Join(node, (SCHEMA, SCHEMA), join_schema(node, SCHEMA, SCHEMA), SLICES))
+    play(rig, parts, made[1], data, ports=2)
+    left, right = ([one for p, part in enumerate(parts) if p % 2 == side for one in part] for side in (0, 1))
+    expected = ref.join(left, right, ["k"], how, 10, 6, (SCHEMA.names, SCHEMA.names))
+    assert ref.bag(rig.catcher.rows) == ref.bag(expected)
+    assert all(not merge_chain([c.puts for c in ch], [c.deletes for c in ch]).num_rows for ch in rig.chains.values())
+
+
+@given(partitions(), st.data())
+@settings(max_examples=60)
+@example(([[("a", 0)], []], 0), None)
+def test_versions(made: tuple[list[list[tuple[str, int]]], int], data: st.DataObject | None) -> None:
+    """The last version of a window has every record that came within keep; versions count from zero."""
+    if data is None:
+        return
+    parts = entering(*made)
+    window = hr.graph.windows.TimeWindow(10, 10, versioned=True, keep_us=12)  # type: ignore[attr-defined]
+    rig = reduce_rig(window, n=hr.count())
+    rig.catcher.receive = lambda port, batch: rig.catcher.rows.extend(batch.records.to_pylist())  # type: ignore[method-assign]
+    play(rig, parts, made[1], data)
+    kept = [Seen(one.record, one.time_us, one.late_us - 12) for part in parts for one in part]
+    expected = ref.time_windows(kept, ["k"], 10, 10, {"n": ref.count()})
+    latest = ref.last_per(rig.catcher.rows, "k", "window_end")
+    extra = ("version", "completeness")
+    assert ref.bag([{k: v for k, v in row.items() if k not in extra} for row in latest]) == ref.bag(expected)
+    for row in latest:
+        same = [r for r in rig.catcher.rows if (r["k"], r["window_end"]) == (row["k"], row["window_end"])]
+        assert [r["version"] for r in same] == list(range(len(same)))
+        assert [r["completeness"] for r in same] == pytest.approx([same[0]["n"] / r["n"] for r in same])
