@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from workflows import all_steps, out
 
 import headrace as hr
-from headrace.graph.nodes import Graph, is_keyed
+from headrace.graph.nodes import Graph, SourceNode, is_keyed
+from headrace.graph.pruning import needed_columns
 from headrace.graph.render import describe, render
 from headrace.graph.stages import Layout, lay_out
 from headrace.testing import scripted
@@ -125,3 +126,22 @@ def test_a_hop_keeps_the_subtasks_of_the_stage_before() -> None:
     s.map(dict, name="m", chain=False, parallelism=5).sink("out", out())
     layout = lay_out(job.graph(), 2)
     assert [stage.subtasks for stage in layout.stages] == [3, 3] and not layout.stages[1].shuffled
+
+
+def test_sources_read_only_the_columns_that_steps_use() -> None:
+    def needed(*, sink: bool = False, user: bool = False) -> set[str] | None:
+        job = hr.Job("job")
+        s = job.source("s", scripted([{"k": 1, "v": 2, "w": 3, "x": 4, "t": 5}]), event_time="t")
+        reducers: dict[str, Any] = {"n": hr.count(), "top": hr.top_k("v", 2, by="w")}
+        if user:
+            reducers["u"] = hr.reducer(init=int, update=lambda n, r: n)
+        s.key_by("k").window(hr.tumbling("1 s")).reduce(name="r", **reducers).sink("out", out())
+        if sink:
+            s.sink("all", out())
+        graph = job.graph()
+        node = graph.by_name["s"]
+        assert isinstance(node, SourceNode)
+        return needed_columns(graph, node)
+
+    assert needed() == {"k", "v", "w", "t"}
+    assert needed(sink=True) is None and needed(user=True) is None

@@ -21,8 +21,13 @@ from workflows import MS, out
 
 import headrace as hr
 from headrace.connect.source import Offset, Poll
-from headrace.graph.windows import TimeWindow
+from headrace.graph.nodes import SourceNode
+from headrace.graph.windows import IDLE_US, NEVER_US, TimeWindow
+from headrace.runtime.batch import Batch
+from headrace.runtime.ends import Source
+from headrace.runtime.usercode import Guard
 from headrace.runtime.windowed import first_end, last_end
+from headrace.schemas import to_schema
 from headrace.testing import PAUSE, LocalRun, run_local, scripted
 
 MODES = ("realtime", "microbatch", "batch")
@@ -92,7 +97,7 @@ def test_windows_come_in_the_order_of_their_ends(mode: str) -> None:
     st.sampled_from([(500, 500), (500, 200)]),
     st.sampled_from(MODES),
 )
-@settings(max_examples=20)
+@settings(max_examples=12)
 def test_late_records_are_counted_exactly(parts: Any, lateness: int, shape: tuple[int, int], mode: str) -> None:
     size, every = shape
     scripts = [records(*times) for times in parts]
@@ -197,7 +202,7 @@ def test_a_bounded_partition_that_starts_late_still_counts(mode: str, tmp_path: 
 
 
 @given(st.lists(st.sampled_from("abc"), max_size=40), st.integers(1, 5), st.sampled_from(MODES), st.data())
-@settings(max_examples=15)
+@settings(max_examples=10)
 def test_count_windows(keys: list[str], n: int, mode: str, data: st.DataObject) -> None:
     script = [{"k": k, "v": i, "t": i} for i, k in enumerate(keys)]
     pauses = data.draw(st.lists(st.integers(0, len(script)), max_size=3))
@@ -291,3 +296,70 @@ def test_lists_and_structs_travel_through_joins(mode: str) -> None:
     assert sorted((row["t"], row["l"], row["ls"], row["ds"]) for row in rows) == [
         (1, [1, 2], [1, 2], [{"x": 1}, {"x": 2}]), (2, None, [1, 2], [{"x": 1}, {"x": 2}]), (3, [], [], [])
     ]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Fed:
+    """Like a user's streaming DataFrame: Spark hands the records over, and nothing is known of the next ones."""
+
+    bounded: bool = False
+    live: bool = False
+
+    def partitions(self, parallelism: int) -> int:
+        return parallelism
+
+    def schema(self) -> pa.Schema:
+        return to_schema(SCHEMA)
+
+    def sample(self, rows: int) -> pa.RecordBatch:
+        return pa.RecordBatch.from_pylist([], schema=self.schema())
+
+    def open(self, partition: int, of: int, offset: Offset | None, schema: pa.Schema, log_dir: Path) -> _Line:
+        return _Line(iter(()), self.schema())
+
+    def describe(self) -> str:
+        return "fed"
+
+
+class Heard:
+    """What a source hands on."""
+
+    def __init__(self) -> None:
+        self.late: dict[int, bool] = {}
+        self.watermark_us = NEVER_US
+
+    def receive(self, port: int, batch: Batch) -> None:
+        self.late |= dict.fromkeys((batch.times // MS).tolist(), batch.late is not None)
+
+    def watermark(self, port: int, watermark_us: int) -> None:
+        self.watermark_us = watermark_us
+
+
+def test_records_that_spark_read_are_late_against_earlier_epochs_only(tmp_path: Path) -> None:
+    """Their order within a micro-batch means nothing."""
+    node = SourceNode("s", Fed(), "t")
+    source = Source(node, to_schema(SCHEMA), Guard("s", "fail"), 2, tmp_path, 1, eager=False)
+    heard = Heard()
+    source.outputs = [(heard, 0)]
+    source.restored([0])
+
+    def epoch(*batches: list[int]) -> None:
+        source.begin_epoch()
+        for times in batches:
+            source.take_external(pa.RecordBatch.from_pylist(records(*times), schema=to_schema(SCHEMA)), 10**15)
+        source.on_epoch_end()
+
+    epoch([500, 100], [50, 900])
+    assert heard.late == {500: False, 100: False, 50: False, 900: False} and heard.watermark_us == 900 * MS
+    epoch([950, 899], [10])
+    assert heard.late[899] and heard.late[10] and not heard.late[950] and heard.watermark_us == 950 * MS
+
+
+def test_a_fed_subtask_without_records_holds_nobody_back(tmp_path: Path) -> None:
+    source = Source(SourceNode("s", Fed(), "t"), to_schema(SCHEMA), Guard("s", "fail"), 2, tmp_path, 1, eager=False)
+    heard = Heard()
+    source.outputs = [(heard, 0)]
+    source.restored([1])
+    source.begin_epoch()
+    source.on_epoch_end()
+    assert heard.watermark_us == IDLE_US

@@ -213,3 +213,14 @@ def test_damaged_blocks_are_named(damage: str, tmp_path: Path) -> None:
         step, slice = ("step", 5) if damage == "other step" else ("other", 6)
         with pytest.raises(StateError, match="belongs to step 'other', slice 5"):
             read_block(tmp_path, second.block, step, slice)
+
+
+# chronostream fact 5: updates during a checkpoint are readable at once and absent from what was taken
+def test_updates_after_a_change_was_taken_are_readable_and_not_in_it() -> None:
+    store = KeyedStore("step", slices_of)
+    store.set("v", 1, None, "before")
+    (change,) = store.changes()
+    store.set("v", 1, None, "after")
+    assert store.get("v", 1) == "after"
+    assert change.puts.num_rows == 1
+    assert b"before" in change.puts.column("value")[0].as_py()

@@ -59,10 +59,10 @@ def test_manifests_are_read_back(tmp_path: Path) -> None:
 
 # chronostream fact 3: changing the slice count on a checkpoint is refused
 @pytest.mark.parametrize(
-    ("name", "value"), [("slices", 16), ("job", "other"), ("hash", "md5"), ("partitions", {"s": 3})]
+    ("name", "value"), [("slices", 16), ("job", "other"), ("hash", "md5"), ("partitions", {"s": 3}), ("format", 2)]
 )
 def test_a_checkpoint_refuses_what_it_was_not_made_for(name: str, value: Any, tmp_path: Path) -> None:
-    full = IDENTITY | {"hash": "siphash", "partitions": {"s": 2}}
+    full = IDENTITY | {"hash": "siphash", "partitions": {"s": 2}, "format": 1}
     versions, _ = opened(tmp_path, **full)
     versions.close()
     with pytest.raises(StateError, match=rf"was made with {name} = .*, the job now has .*start with a new checkpoint"):

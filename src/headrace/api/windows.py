@@ -52,7 +52,7 @@ def versioned(window: Window, *, keep: Duration = "1 h") -> Window:
     """Late records make new versions of their window's results instead of being dropped.
 
     Results carry ``version`` (0, 1, 2…) and ``completeness`` (share of the records known now that
-    were in this version's predecessor; 1.0 for version 0). A window can be revised for ``keep`` after its end.
+    were in version 0; 1.0 for version 0 itself). A window can be revised for ``keep`` after its end.
     """
     if not isinstance(window, TimeWindow):
         raise GraphError(f"hr.versioned takes a tumbling or sliding window, not {window.describe()}")

@@ -221,7 +221,8 @@ def to_records(rows: list[Any], schema: pa.Schema, guard: Guard, *, declared: bo
     Columns that are not in the schema are a change of it, unless the user declared which ones to keep.
     """
     names = frozenset(schema.names)
-    if all(isinstance(row, Mapping) and (declared or names.issuperset(row)) for row in rows):
+    mappings = all(issubclass(kind, Mapping) for kind in {*map(type, rows)})
+    if mappings and (declared or names.issuperset(set().union(*rows))):
         try:
             return to_batch(rows, schema), list(range(len(rows)))
         except _MISFIT:

@@ -22,6 +22,7 @@ from headrace.graph.validate import validate
 from headrace.runtime.infer import infer
 from headrace.runtime.plan import JobPlan
 from headrace.state.hashing import HASH_ID
+from headrace.state.segments import FORMAT_ID
 
 
 def plan_job(job: Job, checkpoint: Path, settings: Settings, *, collect: bool = False) -> JobPlan:
@@ -84,6 +85,7 @@ def identity(plan: JobPlan) -> dict[str, Any]:
         "job": plan.graph.job,
         "slices": plan.settings.slices,
         "hash": HASH_ID,
+        "format": FORMAT_ID,
         "partitions": plan.partitions,
         "schemas": {name: schema.serialize().to_pybytes().hex() for name, schema in plan.fixed_schemas.items()},
         "steps": {node.name: _shape(node) for node in plan.graph.nodes if not isinstance(node, SinkNode)},

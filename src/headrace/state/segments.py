@@ -23,6 +23,8 @@ from headrace.errors import CorruptionError
 from headrace.state.changes import Change, Digest, no_ids
 
 _MAGIC = b"HRSEG1\n"
+FORMAT_ID = 1
+"""What checkpoints are made of; a driver refuses those of another format."""
 _SMALL_BYTES = 16_384
 
 
