@@ -79,7 +79,7 @@ def _place(row: Row) -> tuple[Any, Any]:
 # cmr fact 7: reduce behind reduce; cmr fact 8: forks with their own windows; cmr fact 18: with and without combine
 @pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda w: w.__name__)
 @given(parts=scripts(), lateness=st.sampled_from([0, 50, 400]), seed=st.integers(0, 99), data=st.data())
-@settings(max_examples=4 * MORE, phases=[Phase.generate])
+@settings(max_examples=3 * MORE, phases=[Phase.generate])
 def test_any_mode_gives_the_reference(
     workflow: Workflow, parts: list[list[Record]], lateness: int, seed: int, data: st.DataObject
 ) -> None:
@@ -97,7 +97,7 @@ def test_any_mode_gives_the_reference(
 @pytest.mark.parametrize("mode", ["realtime", "microbatch"])
 @pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda w: w.__name__)
 @given(parts=scripts(), lateness=st.sampled_from([0, 50, 400]), seed=st.integers(0, 10**6), acts=st.integers(2, 4))
-@settings(max_examples=3 * MORE, phases=[Phase.generate])
+@settings(max_examples=2 * MORE, phases=[Phase.generate])
 def test_epochs_and_restarts_change_nothing(
     workflow: Workflow, mode: str, parts: list[list[Record]], lateness: int, seed: int, acts: int
 ) -> None:

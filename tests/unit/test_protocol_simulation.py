@@ -18,7 +18,7 @@ from headrace.spark.epochs import Coordinator
 from headrace.spark.publishing import discard_failed, publish
 from headrace.state.versions import Versions
 
-SEEDS = int(os.environ.get("HEADRACE_SEEDS", "250"))
+SEEDS = int(os.environ.get("HEADRACE_SEEDS", "200"))
 
 
 @pytest.fixture(scope="module")
