@@ -8,6 +8,7 @@ import tempfile
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -335,7 +336,7 @@ class Run:
                     where = (body["daemon"], body["pid"])
                     self.placements.append((body["epoch"], body["stage"], body["index"], *where))
                     before = self._coordinator.token
-                    replies = self._coordinator.hello(sender, body)
+                    replies = self._guarded(sender, self._coordinator.hello, body)
                     if self.plan.eager and self._coordinator.token != before:
                         self._epoch_at_s = None  # the new epoch begins when its sources are let go
                     return replies
@@ -345,19 +346,7 @@ class Run:
                         self._epoch_began()
                     return replies
                 case "desc":
-                    try:
-                        return self._coordinator.described(sender, body)
-                    except HeadraceError as error:
-                        self._failures.append(
-                            {
-                                "kind": type(error).__name__,
-                                "detail": [str(error)],
-                                "text": str(error),
-                                "stage": -1,
-                                "index": -1,
-                            }
-                        )
-                        return [(m.sender, "fenced", {"why": str(error)}) for m in self._coordinator.members.values()]
+                    return self._guarded(sender, self._coordinator.described, body)
                 case "report":
                     self._reports[body["stage"], body["index"]] = body
                     self._history.append(body)
@@ -368,6 +357,18 @@ class Run:
                     if isinstance(node, SinkNode) and isinstance(node.sink, ConsoleSink):
                         node.sink.show(body["step"], body["rows"])
             return []
+
+    def _guarded(self, sender: bytes, handle: Callable[..., list[Reply]], body: dict[str, Any]) -> list[Reply]:
+        """What the coordinator replies; if it refuses, the attempt is over and its workers are told why."""
+        try:
+            return handle(sender, body)
+        except HeadraceError as error:
+            text = str(error)
+            self._failures.append(
+                {"kind": type(error).__name__, "detail": [text], "text": text, "stage": -1, "index": -1}
+            )
+            senders = {sender, *(member.sender for member in self._coordinator.members.values())}
+            return [(to, "fenced", {"why": text}) for to in senders]
 
     def _epoch_began(self) -> None:
         now = time.monotonic()
