@@ -17,7 +17,7 @@ class Settings:
     """How a job runs.
 
     ``epoch_s`` is the time between commits: shorter means less to redo after a failure, longer
-    means fewer gaps of about 0.3 s in which Spark starts the next epoch. ``cut_s`` is the longest
+    means fewer gaps, of a fraction of a second, in which Spark starts the next epoch. ``cut_s`` is the longest
     time a record waits in an output buffer, ``cut_bytes`` the size at which one is cut at once.
     """
 
@@ -72,7 +72,7 @@ class Settings:
         if self.slices > 65_535:
             raise ConfigError(f"slices must be at most 65535, not {self.slices}")
         if self.epoch_s < 1:
-            raise ConfigError("epoch must be at least 1 s: Spark needs about 0.3 s between two epochs")
+            raise ConfigError("epoch must be at least 1 s: Spark needs a good part of that between two epochs")
 
 
 __all__ = ["MODES", "Duration", "Mode", "Settings"]

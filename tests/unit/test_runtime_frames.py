@@ -14,9 +14,9 @@ from headrace.errors import CorruptionError, ProtocolError
 from headrace.graph.stages import Edge
 from headrace.runtime.batch import Batch, concat, from_wire, to_wire
 from headrace.runtime.frames import Frame, Kind, decode, external_row, read_ipc
+from headrace.runtime.inbound import Inbound
 from headrace.runtime.meter import ChannelMeter
 from headrace.runtime.operators import Operator
-from headrace.runtime.subtask import Inbound
 
 FRAMES = st.builds(
     lambda kind, edge, sender, sequence, watermark, slices, body: Frame(
