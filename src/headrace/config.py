@@ -19,6 +19,8 @@ class Settings:
     ``epoch_s`` is the time between commits: shorter means less to redo after a failure, longer
     means fewer gaps, of a fraction of a second, in which Spark starts the next epoch. ``cut_s`` is the longest
     time a record waits in an output buffer, ``cut_bytes`` the size at which one is cut at once.
+    ``chunk_s`` and ``chunk_bytes`` say how often, or after how much, changed state is written while
+    an epoch runs. A worker process that gives no sign of life for ``lease_s`` is taken to hang.
     """
 
     mode: Mode = "realtime"
@@ -29,7 +31,10 @@ class Settings:
     cut_bytes: int = 1_000_000
     poll_rows: int = 131_072
     queue_bytes: int = 64_000_000
+    chunk_s: float = 5.0
+    chunk_bytes: int = 8_000_000
     report_s: float = 1.0
+    lease_s: float = 5.0
     sample_share: float = 0.1
     idle_s: float = 1.0
     join_timeout_s: float = 60.0

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from typing import Any
 
+import psutil
 import pytest
 
 import headrace as hr
@@ -66,6 +71,37 @@ def test_a_crashed_worker_is_restarted_and_answers_are_exact(spark: Any, tmp_pat
     got = {(row["k"], int(row["window_start"].timestamp())): row["n"] for row in run.rows("out")}
     assert got == expected
     assert len(run.rows("out")) == len(expected)
+
+
+# fault plan 3
+@pytest.mark.parametrize("moment_s", [0.2, 1.8])
+def test_a_worker_that_hangs_is_noticed_by_its_lease_and_answers_are_exact(
+    spark: Any, tmp_path: Any, moment_s: float
+) -> None:
+    job = hr.Job("hanging")
+    source = hr.generate(lambda n: {"k": n % 5}, rate="500/s", total=3500)
+    job.source("items", source).key_by("k").reduce(name="n", n=hr.count()).sink("out", hr.collect())
+    run = hr.start(job, spark=spark, checkpoint=tmp_path, epoch="2 s", lease="3 s")
+    _until(lambda: run.status().committed_epochs >= 1 and len(run.worker_pids()) == 4)
+    time.sleep(moment_s)  # in the middle of an epoch, and at its end
+    victim = run.worker_pids()[-1]
+    os.kill(victim, signal.SIGSTOP)
+    began = time.monotonic()
+    _until(lambda: run.status().restarts == 1)
+    assert time.monotonic() - began < 15
+    run.wait()
+    assert "no sign of life for 3 s" in run.decisions()[0].detail
+    assert {row["k"]: row["n"] for row in sorted(run.rows("out"), key=lambda row: row["n"])} == dict.fromkeys(
+        range(5), 700
+    )
+    _until(lambda: not psutil.pid_exists(victim))
+
+
+def _until(done: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not done():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 # fault plan 16

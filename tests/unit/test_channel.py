@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+import threading
 import time
 from dataclasses import replace
 from typing import Any
@@ -87,4 +92,44 @@ def test_the_server_listens_on_loopback_only_and_hides_its_secrets() -> None:
         assert server.address.endpoint.startswith("tcp://127.0.0.1:")
         assert server.address.client_secret.decode() not in repr(server.address)
     finally:
+        server.close()
+
+
+_BUSY_WORKER = """
+import sys, time
+from headrace.channel.client import ChannelClient
+from headrace.channel.keys import Address
+client = ChannelClient(Address(sys.argv[1], *(key.encode() for key in sys.argv[2:])))
+client.tell("hello", {})
+client.wait("plan", "t", 10)
+while True:  # a long user function: no report, no poll
+    sum(range(1_000_000))
+"""
+
+
+# fault plan 3: a hang is told from work
+def test_a_stopped_worker_is_lost_after_its_lease_but_a_busy_one_is_not() -> None:
+    lost: list[bytes] = []
+    gone = threading.Event()
+
+    def on_lost(sender: bytes) -> None:
+        lost.append(sender)
+        gone.set()
+
+    server = ChannelServer(
+        "127.0.0.1", lambda sender, kind, body: [(sender, "plan", {"token": "t"})], on_lost=on_lost, lease_s=0.5
+    )
+    address = server.address
+    keys = [key.decode() for key in (address.server_public, address.client_public, address.client_secret)]
+    worker = subprocess.Popen([sys.executable, "-c", _BUSY_WORKER, address.endpoint, *keys])
+    try:
+        assert not gone.wait(2), "busy for four leases is not lost"
+        os.kill(worker.pid, signal.SIGSTOP)
+        began = time.monotonic()
+        assert gone.wait(20)
+        assert 0.4 < time.monotonic() - began < 10
+        assert len(lost) == 1
+    finally:
+        worker.kill()
+        worker.wait()
         server.close()

@@ -1,4 +1,4 @@
-"""Windowed operators under any interleaving of partitions, watermarks, batches, epochs and restores.
+"""Windowed operators under any interleaving of partitions, watermarks, batches, chunks, epochs and restores.
 
 No threads here: Hypothesis chooses what an operator sees next, and its results must be those of the
 reference, which knows no order between partitions.
@@ -75,11 +75,17 @@ class Rig:
         chains = [chain for (owner, _), chain in self.chains.items() if owner == part]
         return sum(merge_chain([c.puts for c in chain], [c.deletes for c in chain]).num_rows for chain in chains)
 
+    def chunk(self) -> None:
+        for part, store in self.operator.stores().items():
+            dirty = store.dirty_bytes()
+            changes = store.changes()
+            assert bool(dirty) >= bool(changes)
+            for change in changes:
+                self.chains.setdefault((part, change.slice), []).append(change)
+
     def end_epoch(self, *, restore: bool) -> None:
         self.operator.on_epoch_end()
-        for part, store in self.operator.stores().items():
-            for change in store.changes():
-                self.chains.setdefault((part, change.slice), []).append(change)
+        self.chunk()
         self.catcher.watermark_us = NEVER_US
         if restore:
             self.operator = self._fresh()
@@ -111,7 +117,7 @@ def play(rig: Rig, parts: list[list[Seen]], lateness: int, data: st.DataObject, 
         return min(reached, default=FOREVER_US)
 
     while any(at[p] < len(part) for p, part in enumerate(parts)):
-        action = data.draw(st.sampled_from(["records", "records", "records", "watermark", "epoch", "restore"]))
+        action = data.draw(st.sampled_from(["records", "records", "records", "watermark", "chunk", "epoch", "restore"]))
         if action == "records":
             p = data.draw(st.sampled_from([p for p in range(len(parts)) if at[p] < len(parts[p])]))
             n = data.draw(st.integers(1, 3))
@@ -125,6 +131,8 @@ def play(rig: Rig, parts: list[list[Seen]], lateness: int, data: st.DataObject, 
         elif action == "watermark":
             for port in range(ports):
                 rig.operator.watermark(port, promised(port))
+        elif action == "chunk":
+            rig.chunk()
         else:
             rig.end_epoch(restore=action == "restore")
     for port in range(ports):

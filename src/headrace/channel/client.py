@@ -10,7 +10,7 @@ from typing import Any
 import msgpack
 import zmq
 
-from headrace.channel.keys import Address
+from headrace.channel.keys import PING, Address
 from headrace.errors import ChannelError, FencedError
 
 _MOST_UNSENT = 1000
@@ -47,7 +47,7 @@ class ChannelClient:
         messages, self._early = self._early, []
         while self._socket.poll(0):
             messages.append(self._receive())
-        return messages
+        return [message for message in messages if message["kind"] != PING]
 
     def wait(self, kind: str, token: str | None, timeout_s: float) -> dict[str, Any]:
         """The next message of a kind (and attempt); others are kept for ``poll``.
@@ -64,7 +64,8 @@ class ChannelClient:
                 raise FencedError(str(message.get("why", "a newer attempt owns this work")))
             if message["kind"] == kind and (token is None or message.get("token") == token):
                 return message
-            self._early.append(message)
+            if message["kind"] != PING:
+                self._early.append(message)
 
     def close(self) -> None:
         self._socket.close()

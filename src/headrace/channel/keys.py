@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 
 import zmq
 
+PING = "ping"
+"""The kind of message that only tests whether a peer can be reached."""
+
 
 @dataclass(frozen=True, slots=True)
 class Address:

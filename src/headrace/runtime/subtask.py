@@ -22,6 +22,7 @@ from headrace.graph.nodes import ReduceNode, SinkNode
 from headrace.graph.stages import Edge
 from headrace.runtime.batch import Batch, from_wire, wire_schema
 from headrace.runtime.build import build_edges, build_operators
+from headrace.runtime.chunks import ChunkWriter
 from headrace.runtime.edges import EdgeWriter, now_us
 from headrace.runtime.ends import Sink, Source
 from headrace.runtime.frames import Frame, Kind, decode, read_ipc
@@ -31,8 +32,8 @@ from headrace.runtime.meter import ChannelMeter
 from headrace.runtime.operators import Operator
 from headrace.runtime.plan import Description, JobPlan, Ticket
 from headrace.runtime.reducing import Reduce
+from headrace.state.changes import Change, Store
 from headrace.state.loading import load_slices
-from headrace.state.segments import StoredChange, write_segment
 from headrace.tokens import Token
 
 ROW_SCHEMA = pa.schema([("route", pa.int32()), ("payload", pa.binary())])
@@ -80,6 +81,12 @@ class Subtask:
         self._told_end = self._input_over = False
         self._edges: list[EdgeWriter] = []
         self._counts: dict[str, int] = {}
+        self._chunks: ChunkWriter | None = None
+        self._stores: dict[str, tuple[str, Store]] = {
+            f"{name}#{part}" if part else name: (name, store)
+            for name, operator in self._operators.items()
+            for part, store in operator.stores().items()
+        }
 
     def begin(self, index: int, ticket: Ticket, control: Control) -> None:
         """Take part in an attempt: load the slices of its base, unless they are in memory already."""
@@ -97,11 +104,7 @@ class Subtask:
             for name, operator in self._operators.items()
         }
         if fresh:
-            stores = {
-                (f"{name}#{part}" if part else name): (store, held[name])
-                for name, operator in self._operators.items()
-                for part, store in operator.stores().items()
-            }
+            stores = {id: (store, held[step]) for id, (step, store) in self._stores.items()}
             load_slices(plan.checkpoint, ticket.base, stores)
         self.version = None  # not a version again before finish()
         for name, operator in self._operators.items():
@@ -117,6 +120,9 @@ class Subtask:
         for inbound in self._inbound.values():
             inbound.begin(senders)
         self._wire_edges(ticket)
+        stem = f"segments/{ticket.token}-s{self.stage:02d}-{index:04d}"
+        settings = plan.settings
+        self._chunks = ChunkWriter(plan.checkpoint / "headrace", stem, settings.chunk_s, settings.chunk_bytes, now_us())
 
     def run(self, inbox: Inbox) -> Iterator[pa.RecordBatch]:
         """Work until the input ends; yields rows for the next stage. Then call ``finish``."""
@@ -175,18 +181,10 @@ class Subtask:
 
     def finish(self) -> Description:
         """Write what changed and describe it."""
-        ticket = self._ticket
-        assert ticket is not None
-        changes = [
-            (f"{name}#{part}" if part else name, change)
-            for name, operator in self._operators.items()
-            for part, store in operator.stores().items()
-            for change in store.changes()
-        ]
-        stored: list[StoredChange] = []
-        if changes:
-            segment = f"segments/{ticket.token}-s{self.stage:02d}-{self._index:04d}-00.seg"
-            stored = write_segment(self.plan.checkpoint / "headrace", segment, changes)
+        ticket, chunks = self._ticket, self._chunks
+        assert ticket is not None and chunks is not None
+        chunks.write(self._changes(), now_us())
+        stored = chunks.finish()
         staged: list[Staged] = [s for sink in self._sinks for s in sink.close()]
         if self._letter_sink is not None:
             staged += self._letter_sink.close()
@@ -196,7 +194,7 @@ class Subtask:
             self.stage,
             self._index,
             ticket.token,
-            tuple(stored),
+            stored,
             {edge.edge.id: edge.sent.tolist() for edge in self._edges},
             {
                 inbound.edge.id: {sender: counts.tolist() for sender, counts in inbound.consumed.items()}
@@ -218,6 +216,14 @@ class Subtask:
     def close(self) -> None:
         for source in self._sources:
             source.close()
+        if self._chunks is not None:
+            self._chunks.close()
+
+    def _changes(self) -> list[tuple[str, Change]]:
+        return [(id, change) for id, (_, store) in self._stores.items() for change in store.changes()]
+
+    def _dirty_bytes(self) -> int:
+        return sum(store.dirty_bytes() for _, store in self._stores.values())
 
     def _poll(self) -> bool:
         busy = False
@@ -257,6 +263,9 @@ class Subtask:
         if not self._news_us and any(edge.news for edge in self._edges):
             born = [batch.born_us for edge in self._edges for batch in edge.pending] if self._sources else []
             self._news_us = min([now, *born])
+        chunks = self._chunks
+        if chunks is not None and chunks.look(now) and chunks.due(now, self._dirty_bytes()):
+            chunks.write(self._changes(), now)
         if now - self._listened_us > _LISTEN_EVERY_US:
             self._listened_us = now
             for message in self._control.poll():

@@ -1,6 +1,6 @@
 """Keeping chains short and storage clean, in the background.
 
-A slice with many changes is rewritten as one full block by a thread of the driver. The new block
+A slice whose changes have become many or large (ChronoStream, section 6a) is rewritten as one full block by a thread of the driver. The new block
 replaces the chain in the next manifest, if the chain it was made from is still the slice's prefix.
 Nothing that the last two picked versions need is ever removed.
 """
@@ -16,11 +16,20 @@ from headrace.errors import HeadraceError
 from headrace.state.changes import Change, no_ids
 from headrace.state.loading import read_slice
 from headrace.state.segments import BlockRef, write_segment
-from headrace.state.versions import Manifest, SliceKey, SliceVersion, Versions
+from headrace.state.versions import Manifest, SliceKey, SliceVersion, Versions, segment_epoch
 
 _log = logging.getLogger("headrace.state")
-_MOST_CHANGES = 10
+_MOST_EPOCHS = 10
+_MOST_BLOCKS = 10
 _SLICES_PER_TURN = 64
+
+
+def is_long(version: SliceVersion) -> bool:
+    """Whether a slice's chain spans many epochs, or has many blocks that outweigh half of its base."""
+    changes = [block for block in version.blocks if not block.full]
+    base_bytes = sum(block.length for block in version.blocks if block.full)
+    heavy = len(changes) > _MOST_BLOCKS and 2 * sum(block.length for block in changes) > base_bytes
+    return heavy or len({segment_epoch(block.file) for block in changes}) > _MOST_EPOCHS
 
 
 class Compactor:
@@ -45,8 +54,7 @@ class Compactor:
             if version is not None and version.blocks[: len(chain)] == chain:
                 slices[key] = SliceVersion(version.digest, (full, *version.blocks[len(chain) :]))
         if slices == manifest.slices:
-            long = [k for k, v in slices.items() if len(v.blocks) > _MOST_CHANGES]
-            if long:
+            if any(is_long(version) for version in slices.values()):
                 self._work.put(manifest)
             return manifest
         shorter = replace(manifest, slices=slices)
@@ -75,7 +83,7 @@ class Compactor:
 
     def _compact(self, manifest: Manifest) -> None:
         long = sorted(
-            (key for key, version in manifest.slices.items() if len(version.blocks) > _MOST_CHANGES),
+            (key for key, version in manifest.slices.items() if is_long(version)),
             key=lambda key: -len(manifest.slices[key].blocks),
         )[:_SLICES_PER_TURN]
         changes = []

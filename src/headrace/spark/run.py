@@ -25,8 +25,9 @@ from headrace.runtime.plan import Description, JobPlan
 from headrace.spark.commits import committed, last_committed
 from headrace.spark.compaction import Compactor
 from headrace.spark.engines import BatchEngine, Engine, MicrobatchEngine, RealtimeEngine
-from headrace.spark.epochs import Coordinator
+from headrace.spark.epochs import Coordinator, Place
 from headrace.spark.failures import Failure, translated, understand
+from headrace.spark.hung import WorkerProcess
 from headrace.spark.planning import identity
 from headrace.spark.publishing import publish, recover
 from headrace.spark.shipping import ship_by_value
@@ -80,6 +81,8 @@ class Run:
         self._reports: dict[tuple[int, int], dict[str, Any]] = {}
         self._history: deque[dict[str, Any]] = deque(maxlen=4096)
         self._failures: list[dict[str, Any]] = []
+        self._workers: dict[bytes, tuple[Place, WorkerProcess]] = {}
+        self._hung: list[WorkerProcess] = []
         self._events: list[Event] = []
         self._counters: dict[str, int] = {}
         self._sealed: list[Manifest] = []
@@ -101,7 +104,8 @@ class Run:
         host = "127.0.0.1"
         if not session.sparkContext.master.startswith("local"):
             host = session.sparkContext.getConf().get("spark.driver.host", host)
-        self._server = ChannelServer(host, self._on_message)
+        lease_s = plan.settings.lease_s
+        self._server = ChannelServer(host, self._on_message, on_lost=self._on_lost, lease_s=lease_s)
         self._thread = threading.Thread(target=self._supervise, name="headrace-supervisor", daemon=True)
 
     def start(self, seconds: float | None = None) -> Run:
@@ -184,9 +188,12 @@ class Run:
         backoff_s = self.plan.settings.restart_backoff_s
         try:
             while True:
+                commits = self._commits
                 engine = self._start_engine()
                 failure = self._watch(engine)
                 self._quietly(engine.stop)
+                for process in self._hung:
+                    process.kill()
                 if failure is None:
                     self._state = "finished" if self._finish else "stopped"
                     return
@@ -195,6 +202,8 @@ class Run:
                 if failure.final or attempts >= self.plan.settings.max_attempts or self._stop_at_s is not None:
                     self._give_up(failure, epoch, attempts)
                     return
+                if self._commits > commits:
+                    backoff_s = self.plan.settings.restart_backoff_s
                 self._restarts += 1
                 self._state = "restarting"
                 self._note("restart", f"epoch {epoch} failed ({failure.summary}); trying again in {backoff_s:g} s")
@@ -215,6 +224,8 @@ class Run:
             self._sealed.clear()
             query = self._coordinator.new_query()
             self._failures.clear()
+            self._hung.clear()
+            self._workers.clear()
             self._reports.clear()
             self._epoch_at_s = self._asked_to_end = self._last_epoch = None
         plan, address, spark_checkpoint = self.plan, self._server.address, self._spark_checkpoint
@@ -233,8 +244,8 @@ class Run:
             self._commit_ready()
             if self._finish or self._may_stop(engine):
                 return None
-            if not alive:
-                if self.plan.settings.mode == "batch" and engine.failure() is None:
+            if not alive or self._hung:
+                if self.plan.settings.mode == "batch" and not alive and engine.failure() is None:
                     return None
                 time.sleep(0.1)  # workers' last words may still be on their way
                 with self._lock:
@@ -333,8 +344,10 @@ class Run:
         with self._lock:
             match kind:
                 case "hello":
-                    where = (body["daemon"], body["pid"])
-                    self.placements.append((body["epoch"], body["stage"], body["index"], *where))
+                    place = (body["stage"], body["index"])
+                    if body["query"] == self._coordinator.query:
+                        self._workers[sender] = (place, WorkerProcess(body["host"], body["daemon"], body["pid"]))
+                    self.placements.append((body["epoch"], *place, body["daemon"], body["pid"]))
                     before = self._coordinator.token
                     replies = self._guarded(sender, self._coordinator.hello, body)
                     if self.plan.eager and self._coordinator.token != before:
@@ -347,16 +360,41 @@ class Run:
                     return replies
                 case "desc":
                     return self._guarded(sender, self._coordinator.described, body)
+                case "report" if body["token"] != str(self._coordinator.token):
+                    return [(sender, "fenced", {"why": "a newer attempt has begun"})]
                 case "report":
                     self._reports[body["stage"], body["index"]] = body
                     self._history.append(body)
-                case "failed":
+                case "failed" if body["query"] == self._coordinator.query:
                     self._failures.append(body)
                 case "rows":
                     node = self.plan.graph.by_name.get(body["step"])
                     if isinstance(node, SinkNode) and isinstance(node.sink, ConsoleSink):
                         node.sink.show(body["step"], body["rows"])
             return []
+
+    def _on_lost(self, sender: bytes) -> None:
+        """A worker gives no sign of life: the attempt is over, unless its subtask's part in it is.
+
+        Where stages run at the same time, a worker is needed until all have said HELLO for the next
+        epoch: after its DESC a subtask still has to let Spark's task end and to begin the next one.
+        """
+        with self._lock:
+            known, coordinator = self._workers.get(sender), self._coordinator
+            if known is None:
+                return
+            member = next((m for m in coordinator.members.values() if m.sender == sender), None)
+            if self.plan.eager:
+                needed = member is not None or not coordinator.planned
+            else:
+                needed = member is not None and member.description is None
+            if needed:
+                text = f"a worker gave no sign of life for {self.plan.settings.lease_s:g} s: it hangs or is gone"
+                (stage, index), process = known
+                self._failures.append(
+                    {"kind": "ChannelError", "detail": [text], "text": text, "stage": stage, "index": index}
+                )
+                self._hung.append(process)
 
     def _guarded(self, sender: bytes, handle: Callable[..., list[Reply]], body: dict[str, Any]) -> list[Reply]:
         """What the coordinator replies; if it refuses, the attempt is over and its workers are told why."""

@@ -43,7 +43,8 @@ class StageTask:
             kind = type(error).__name__ if isinstance(error, HeadraceError) else "Exception"
             detail = list(error.__reduce__()[1]) if kind == "UserCodeError" else [str(error)]
             text = f"{type(error).__name__}: {error}"
-            channel.tell("failed", {"stage": self.stage, "index": index, "kind": kind, "detail": detail, "text": text})
+            where = {"query": self.query, "stage": self.stage, "index": index}
+            channel.tell("failed", {**where, "kind": kind, "detail": detail, "text": text})
             raise
 
 

@@ -35,11 +35,19 @@ class Change:
     digest: Digest
 
 
+ID_BYTES = 16
+"""Size of an identity."""
+
+
 class Store(Protocol):
     """A step's state in one subtask: many slices, whatever the table behind them."""
 
     def changes(self) -> list[Change]:
         """What changed since the last call (or load), one entry per changed slice."""
+        ...
+
+    def dirty_bytes(self) -> int:
+        """About how much the next ``changes`` would be; 0 only if nothing changed."""
         ...
 
     def load(self, slice: int, image: pa.RecordBatch, digest: Digest) -> None:

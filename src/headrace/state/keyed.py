@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from headrace.errors import StateError
 from headrace.state.changes import (
+    ID_BYTES,
     ID_COLUMNS,
     ZERO_DIGEST,
     Change,
@@ -46,6 +47,7 @@ class KeyedStore:
         self._step, self._slices_of, self._debug = step, slices_of, debug
         self._entries: dict[Flat, Entry] = {}
         self._before: dict[Flat, Entry | None] = {}
+        self._dirty_bytes = 0
         self._subs: dict[tuple[str, bytes], dict[bytes, None]] = {}
         self._digests: dict[int, Digest] = {}
         self._lent: dict[Flat, Any] = {}
@@ -66,6 +68,7 @@ class KeyedStore:
         packed = pack(value, f"step {self._step!r}, state {name!r}")
         old = self._entries.get(flat)
         self._before.setdefault(flat, old)
+        self._dirty_bytes += len(packed) + len(flat[1]) + len(flat[2])
         self._lent.pop(flat, None)
         if sub is None:
             self._entries[flat] = (packed, 0)
@@ -84,6 +87,7 @@ class KeyedStore:
         if entry is None:
             return False
         self._before.setdefault(flat, entry)
+        self._dirty_bytes += ID_BYTES
         self._lent.pop(flat, None)
         if sub is not None:
             subs = self._subs[flat[:2]]
@@ -120,7 +124,11 @@ class KeyedStore:
             by_slice.setdefault(slice_of[flat[1]], []).append(flat)
         changes = [self._change(slice, flats) for slice, flats in sorted(by_slice.items())]
         self._before.clear()
+        self._dirty_bytes = 0
         return changes
+
+    def dirty_bytes(self) -> int:
+        return self._dirty_bytes
 
     def load(self, slice: int, image: pa.RecordBatch, digest: Digest) -> None:
         self._digests[slice] = digest

@@ -7,6 +7,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.state.changes import (
+    ID_BYTES,
     ID_COLUMNS,
     ZERO_DIGEST,
     Change,
@@ -82,6 +83,10 @@ class RowStore:
         self._new.clear()
         self._graves.clear()
         return changes
+
+    def dirty_bytes(self) -> int:
+        new_bytes = int(sum(chunk.nbytes for chunk in self._new))
+        return new_bytes + ID_BYTES * int(sum(chunk.num_rows for chunk in self._graves))
 
     def load(self, slice: int, image: pa.RecordBatch, digest: Digest) -> None:
         self._digests[slice] = digest

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from headrace.state.aggregates import Accumulator
 from headrace.state.changes import (
+    ID_BYTES,
     ID_COLUMNS,
     ZERO_DIGEST,
     Change,
@@ -26,6 +27,8 @@ from headrace.state.hashing import U64, hash_columns, row_stamps, slices_of
 
 PANE = "__pane"
 _FIRST_CAPACITY = 1024
+_COLUMN_BYTES = 12
+"""About what a value takes: most are numbers, keys are often longer."""
 
 
 class Partials:
@@ -232,6 +235,11 @@ class GroupTable:
         self._dirty[:] = False
         self._graves.clear()
         return changes
+
+    def dirty_bytes(self) -> int:
+        rows = int(np.count_nonzero(self._dirty))
+        graves = sum(len(grave[0]) for grave in self._graves)
+        return rows * (_COLUMN_BYTES * len(self.partial_schema) + ID_BYTES) + graves * ID_BYTES
 
     def load(self, slice: int, image: pa.RecordBatch, digest: Digest) -> None:
         """Take over a slice's rows."""

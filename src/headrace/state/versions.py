@@ -190,7 +190,7 @@ class Versions:
         oldest = min(kept[0].epoch, running_epoch)
         removed = []
         for path in self._list("segments", unfinished=True):
-            epoch = _epoch_of(path.name)
+            epoch = segment_epoch(path.name)
             if epoch is not None and epoch < oldest and str(path.relative_to(self.root)) not in needed:
                 path.unlink(missing_ok=True)
                 removed.append(path.name)
@@ -253,10 +253,10 @@ class Versions:
         return sorted(p for p in directory.iterdir() if unfinished or not p.name.startswith("."))
 
 
-def _epoch_of(segment: str) -> int | None:
+def segment_epoch(segment: str) -> int | None:
     """Segments are named ``<token>-…``, unfinished ones ``.<token>-…``; None for what is not ours."""
     try:
-        return Token.parse("-".join(segment.lstrip(".").split("-")[:3])).epoch
+        return Token.parse("-".join(Path(segment).name.lstrip(".").split("-")[:3])).epoch
     except ValueError:
         return None
 
