@@ -205,17 +205,13 @@ def _idle_row(table: Table) -> Int:
         registers[reg.IDLE] -= 1
     streaming = len(table.expires) > 0
     while registers[reg.IDLE]:
-        if not streaming:
-            at = _roll(registers, registers[reg.IDLE])
-        elif registers[reg.LOOKS] > 0:
-            registers[reg.LOOKS] -= 1
-            at = registers[reg.HAND] if registers[reg.HAND] < registers[reg.IDLE] else 0
-            registers[reg.HAND] = at
-        else:
-            return -1
+        at = registers[reg.HAND] % registers[reg.IDLE] if streaming else _roll(registers, registers[reg.IDLE])
         row: Int = idle[at]
-        if counters[row] == level and streaming and table.expires[row] > registers[reg.NOW]:
-            registers[reg.HAND] += 1
+        if streaming and counters[row] == level and table.expires[row] > registers[reg.NOW]:
+            if registers[reg.LOOKS] == 0:
+                return -1
+            registers[reg.LOOKS] -= 1
+            registers[reg.HAND] = at + 1
             continue
         registers[reg.IDLE] -= 1
         idle[at] = idle[registers[reg.IDLE]]
