@@ -1,0 +1,25 @@
+"""Compile every kernel once, or load it from the cache, before the first record comes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.state.buckets import bucket_of
+from headrace.state.index import KeyIndex
+from headrace.state.residency import FREQUENT
+
+_ROWS = 2000
+
+
+def warm() -> None:
+    """Make sure that all kernels are compiled: seconds on a machine's first time, then a fraction of one."""
+    names = pa.array([f"a name of some length {i}" for i in range(_ROWS)])
+    numbers = pa.array(np.arange(_ROWS))
+    for columns in ([numbers], [numbers, names]):
+        index = KeyIndex([pa.field(str(i), column.type) for i, column in enumerate(columns)], policy=FREQUENT)
+        rows = index.admit(columns, 0).rows
+        index.find(columns, 0)
+        index.key_columns(rows[:1])
+        index.drop(rows[1:])
+    bucket_of(index.hash_of(rows[:1]), 0, 2)
