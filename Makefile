@@ -26,6 +26,7 @@ $(STAMP): pyproject.toml
 	  { echo "Python's venv module is missing: install it (for example 'apt-get install python3-venv')"; exit 1; }
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	$(BIN)/python -c 'from headrace.state.warming import warm; warm()'
 	@touch $(STAMP)
 
 # One sentence instead of Spark's stack trace.

@@ -25,6 +25,7 @@ from headrace.runtime.build import build_reduce
 from headrace.runtime.infer import _step
 from headrace.runtime.joining import Join, join_schema
 from headrace.runtime.operators import Operator
+from headrace.runtime.reducing import Place
 from headrace.runtime.usercode import Guard
 from headrace.state.changes import Change, digest_of, merge_chain
 
@@ -151,7 +152,7 @@ def reduce_rig(window: Any, **reducers: Any) -> Rig:
     node = ReduceNode("step", ("k",), window, tuple(reducers.items()), ("before",))
     sample = pa.RecordBatch.from_pylist([{"k": "a", "v": 1}], schema=SCHEMA)
     schema, _ = _step(node, [sample], None)
-    return Rig(lambda: build_reduce(node, SCHEMA, schema, GUARD, SLICES, eager=True))
+    return Rig(lambda: build_reduce(node, SCHEMA, schema, GUARD, Place(SLICES), eager=True))
 
 
 PLAIN = hr.reducer(init=int, update=lambda n, r: n + 1)

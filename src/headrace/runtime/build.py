@@ -24,7 +24,7 @@ from headrace.runtime.joining import Join
 from headrace.runtime.operators import Forward, Operator, Transform
 from headrace.runtime.plan import JobPlan
 from headrace.runtime.process import Process
-from headrace.runtime.reducing import CountReduce, Reduce, RunningReduce, WholeInputReduce, make_table
+from headrace.runtime.reducing import CountReduce, Place, Reduce, RunningReduce, WholeInputReduce, make_table
 from headrace.runtime.sessions import SessionReduce
 from headrace.runtime.usercode import Guard
 from headrace.runtime.windowed import DirectReduce, PanedReduce
@@ -64,9 +64,8 @@ def build_operator(plan: JobPlan, node: Node, guard: Guard) -> Operator:
         case TransformNode():
             return Transform(node, plan.schemas[node.name], guard, plan.time_columns[node.inputs[0]])
         case ReduceNode():
-            return build_reduce(
-                node, plan.schema_into(node.name), plan.schemas[node.name], guard, slices, eager=plan.eager
-            )
+            schema, out = plan.schema_into(node.name), plan.schemas[node.name]
+            return build_reduce(node, schema, out, guard, Place(slices), eager=plan.eager)
         case ProcessNode():
             schema, out = plan.schema_into(node.name), plan.schemas[node.name]
             return Process(node, schema, out, guard, slices, debug=settings.debug_state)
@@ -80,21 +79,21 @@ def build_operator(plan: JobPlan, node: Node, guard: Guard) -> Operator:
 
 
 def build_reduce(
-    node: ReduceNode, schema: pa.Schema, out: pa.Schema, guard: Guard, slices: int, *, eager: bool
+    node: ReduceNode, schema: pa.Schema, out: pa.Schema, guard: Guard, place: Place, *, eager: bool
 ) -> Reduce:
     """The operator for a reduce step's window."""
     match node.window:
         case None:
-            return RunningReduce(node, schema, out, guard, slices, eager=eager)
+            return RunningReduce(node, schema, out, guard, place, eager=eager)
         case TimeWindow():
             paned = can_combine(node)
-            return (PanedReduce if paned else DirectReduce)(node, schema, out, guard, slices)
+            return (PanedReduce if paned else DirectReduce)(node, schema, out, guard, place)
         case SessionWindow():
-            return SessionReduce(node, schema, out, guard, slices)
+            return SessionReduce(node, schema, out, guard, place)
         case CountWindow():
-            return CountReduce(node, schema, out, guard, slices)
+            return CountReduce(node, schema, out, guard, place)
         case WholeInput():
-            return WholeInputReduce(node, schema, out, guard, slices)
+            return WholeInputReduce(node, schema, out, guard, place)
 
 
 def can_combine(node: ReduceNode) -> bool:

@@ -197,7 +197,7 @@ def _reduced_sample(node: ReduceNode, sample: pa.RecordBatch, schema: pa.Schema)
         return empty_batch(schema)
     table = make_table(node, sample.schema, schema, Guard(node.name, "skip"), 1)
     keys = [sample.column(key) for key in node.keys]
-    rows = table.absorb(sample, keys, 0, np.zeros(sample.num_rows, np.int64))
+    rows = np.unique(table.absorb(sample, keys, 0, np.zeros(sample.num_rows, np.int64)))
     results = dict(
         zip([*node.keys, *(name for name, _ in node.reducers)], [*table.key_columns(rows), *table.results(rows)])
     )

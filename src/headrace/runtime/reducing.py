@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from pathlib import Path
+
 import numpy as np
 import pyarrow as pa
 
@@ -11,14 +14,28 @@ from headrace.graph.windows import FOREVER_US, CountWindow
 from headrace.runtime.batch import Batch
 from headrace.runtime.operators import Operator
 from headrace.runtime.usercode import Guard
-from headrace.state.aggregates import UserState, accumulator
+from headrace.state.aggregates import accumulator
+from headrace.state.bounded import Bound, BoundedTable, Parts
 from headrace.state.changes import Store
+from headrace.state.diskrows import spill_home
 from headrace.state.grouping import Rows, check_key_type, group
-from headrace.state.table import GroupTable
+from headrace.state.mrhash import MrHash
+from headrace.state.panes import PaneStates, Unbounded
+from headrace.state.residency import INC, Policy
+from headrace.state.table import GroupTable, Partials
+from headrace.state.userstates import UserState
 
 
 def make_table(
-    node: ReduceNode, schema: pa.Schema, out: pa.Schema, guard: Guard, slices: int, extras: tuple[str, ...] = ()
+    node: ReduceNode,
+    schema: pa.Schema,
+    out: pa.Schema,
+    guard: Guard,
+    slices: int,
+    extras: tuple[str, ...] = (),
+    *,
+    slots: int | None = None,
+    policy: Policy = INC,
 ) -> GroupTable:
     """The table of a reduce step; also used before the shuffle to combine, with the same partials."""
     keys = []
@@ -37,27 +54,40 @@ def make_table(
                     f"which is not among {', '.join(schema.names)}"
                 )
         at = out.get_field_index(name)
+        result = out.field(at).type if at >= 0 else None
         try:
-            accumulators.append(accumulator(name, reducer, schema, guard, out.field(at).type if at >= 0 else None))
+            accumulators.append(accumulator(name, reducer, schema, guard, result, packed=slots is not None))
         except SchemaError as error:
             raise SchemaError(f"step {node.name!r}: {name}={error}") from None
-    return GroupTable(keys, accumulators, slices, extras)
+    return GroupTable(keys, accumulators, slices, extras, slots=slots, policy=policy)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a reduce keeps its state: how many slices there are, and where on this node it may overflow to."""
+
+    slices: int
+    spill: Path | None = None
 
 
 class Reduce(Operator):
-    """What all reduce operators share: the table, the output columns, early results."""
+    """What all reduce operators share: their state, the output columns, early results."""
 
-    def __init__(self, node: ReduceNode, schema: pa.Schema, out: pa.Schema, guard: Guard, slices: int) -> None:
+    def __init__(self, node: ReduceNode, schema: pa.Schema, out: pa.Schema, guard: Guard, place: Place) -> None:
         super().__init__(node.name)
-        self.node, self._schema, self._out, self._guard = node, schema, out, guard
+        self.node, self._schema, self._out, self._guard, self._place = node, schema, out, guard, place
         self.early = any(getattr(reducer, "early", None) is not None for _, reducer in node.reducers)
-        self.table = make_table(node, schema, out, guard, slices, self.extra_columns())
+        self.states = self._make_states()
+        self.table = self.states.table
 
     def extra_columns(self) -> tuple[str, ...]:
         return ("early",) if self.early else ()
 
     def stores(self) -> dict[str, Store]:
-        return {"": self.table}
+        return self.states.stores()
+
+    def close(self) -> None:
+        self.states.close()
 
     def key_columns(self, records: pa.RecordBatch) -> list[pa.Array]:
         return [records.column(key) for key in self.node.keys]
@@ -79,6 +109,33 @@ class Reduce(Operator):
         self.table.mark(rows)
         return rows
 
+    def new_table(self, slots: int | None = None, policy: Policy = INC) -> GroupTable:
+        """An empty table like the step's own."""
+        extras = self.extra_columns()
+        return make_table(
+            self.node, self._schema, self._out, self._guard, self._place.slices, extras, slots=slots, policy=policy
+        )
+
+    def _make_states(self) -> PaneStates:
+        node = self.node
+        if node.memory_bytes is None:
+            return Unbounded(self.new_table(), self.new_table)
+        engine = engine_of(node)
+        bound = Bound(node.memory_bytes, engine, self._place.spill or spill_home(), self._place.slices)
+        parts = Parts(self.new_table, self._new_partials)
+        return MrHash(parts, bound, self._schema, node.keys) if engine == "mr" else BoundedTable(parts, bound)
+
+    def _new_partials(self) -> Partials:
+        table = self.new_table()
+        return Partials(table.key_fields, table.accumulators)
+
+
+def engine_of(node: ReduceNode) -> str:
+    """The hash engine of a bounded reduce. Without combine, records have to wait as they are: MR-hash."""
+    if node.engine != "auto":
+        return node.engine
+    return "inc" if node.mergeable else "mr"
+
 
 class RunningReduce(Reduce):
     """A result per key over all records so far, emitted whenever it changed.
@@ -87,18 +144,18 @@ class RunningReduce(Reduce):
     """
 
     def __init__(
-        self, node: ReduceNode, schema: pa.Schema, out: pa.Schema, guard: Guard, slices: int, *, eager: bool
+        self, node: ReduceNode, schema: pa.Schema, out: pa.Schema, guard: Guard, place: Place, *, eager: bool
     ) -> None:
-        super().__init__(node, schema, out, guard, slices)
+        super().__init__(node, schema, out, guard, place)
         self._eager, self._touched, self._newest_us, self._born_us = eager, [np.zeros(0, np.int64)], 0, 0
 
     def on_batch(self, port: int, batch: Batch) -> None:
-        rows = self.table.absorb(batch.records, self.key_columns(batch.records), 0, batch.times)
+        rows = np.unique(self.table.absorb(batch.records, self.key_columns(batch.records), 0, batch.times))
         self._changed(rows, int(batch.times.max()), batch.born_us)
 
     def receive_partial(self, port: int, partial: pa.RecordBatch, born_us: int) -> None:
         self.meter.items_in += partial.num_rows
-        self._changed(self.table.absorb_partial(partial), self._newest_us, born_us)
+        self._changed(np.unique(self.table.absorb_partial(partial)), self._newest_us, born_us)
 
     def _changed(self, rows: Rows, newest_us: int, born_us: int) -> None:
         self._newest_us = max(self._newest_us, newest_us)
@@ -122,29 +179,30 @@ class WholeInputReduce(Reduce):
     """One result per key when the input has ended."""
 
     def on_batch(self, port: int, batch: Batch) -> None:
-        touched = self.table.absorb(batch.records, self.key_columns(batch.records), 0, batch.times)
+        touched = np.unique(self.states.absorb(batch.records, self.key_columns(batch.records), 0, batch.times))
         if self.early:
-            rows = self.early_rows(touched)
+            rows = self.early_rows(touched[touched >= 0])
             self.emit(Batch(self.results(rows, []), np.full(len(rows), int(batch.times.max())), batch.born_us))
 
     def receive_partial(self, port: int, partial: pa.RecordBatch, born_us: int) -> None:
         self.meter.items_in += partial.num_rows
-        self.table.absorb_partial(partial)
+        self.states.absorb_partial(partial)
 
     def on_watermark(self, watermark_us: int) -> None:
-        if watermark_us >= FOREVER_US:
-            rows = self.table.rows_of(0)
-            wanted = rows[self.table.extras["early"][rows] == 0] if self.early else rows
+        if watermark_us < FOREVER_US:
+            return
+        for table, rows in self.states.settled([0]):
+            wanted = rows[table.extras["early"][rows] == 0] if self.early else rows
             if len(wanted):
-                self.emit(Batch(self.results(wanted, []), np.full(len(wanted), FOREVER_US - 1), 0))
-            self.table.drop(rows)
+                self.emit(Batch(self.results(wanted, [], table), np.full(len(wanted), FOREVER_US - 1), 0))
+        self.states.drop_pane(0)
 
 
 class CountReduce(Reduce):
     """A result for every n records of a key, in order of arrival."""
 
-    def __init__(self, node: ReduceNode, schema: pa.Schema, out: pa.Schema, guard: Guard, slices: int) -> None:
-        super().__init__(node, schema, out, guard, slices)
+    def __init__(self, node: ReduceNode, schema: pa.Schema, out: pa.Schema, guard: Guard, place: Place) -> None:
+        super().__init__(node, schema, out, guard, place)
         assert isinstance(node.window, CountWindow)
         self._n = node.window.rows
         self._open: dict[object, tuple[int, int]] = {}
@@ -169,9 +227,9 @@ class CountReduce(Reduce):
         filled = np.array([n for _, n in opened])[groups.of_row]
         panes = pane + (filled + rank) // self._n
         last = (filled + rank) % self._n == self._n - 1
-        by_window = group(columns, panes)
-        rows = self.table.absorb_groups(batch.records, by_window, batch.times)
-        self.table.extras["filled"][rows] += np.bincount(by_window.of_row, minlength=len(rows))
+        of_record = self.table.absorb(batch.records, columns, panes, batch.times)
+        rows, counts = np.unique(of_record, return_counts=True)
+        self.table.extras["filled"][rows] += counts
         full = self.table.extras["filled"][rows] >= self._n
         for key, pane_no, n in zip(
             self.table.keys_of(rows[~full]),
@@ -181,7 +239,7 @@ class CountReduce(Reduce):
             self._open[key] = (pane_no, n)
         done = rows[full]
         if len(done):
-            filling = np.flatnonzero(last)[np.argsort(by_window.of_row[last])]  # results have these records' times
+            filling = np.flatnonzero(last)[np.argsort(of_record[last])]  # results have these records' times
             still_open = set(self.table.keys_of(rows[~full]))
             for key in self.table.keys_of(done):
                 if key not in still_open:

@@ -9,7 +9,7 @@ from headrace.graph.nodes import ReduceNode
 from headrace.graph.windows import FOREVER_US, NEVER_US, SessionWindow
 from headrace.runtime.batch import Batch
 from headrace.runtime.operators import timestamps
-from headrace.runtime.reducing import Reduce
+from headrace.runtime.reducing import Place, Reduce
 from headrace.runtime.usercode import Guard
 from headrace.state.grouping import Key, key_codes
 
@@ -25,8 +25,8 @@ class SessionReduce(Reduce):
     order in which records arrive.
     """
 
-    def __init__(self, node: ReduceNode, schema: pa.Schema, out: pa.Schema, guard: Guard, slices: int) -> None:
-        super().__init__(node, schema, out, guard, slices)
+    def __init__(self, node: ReduceNode, schema: pa.Schema, out: pa.Schema, guard: Guard, place: Place) -> None:
+        super().__init__(node, schema, out, guard, place)
         assert isinstance(node.window, SessionWindow)
         self._gap = node.window.gap_us
         self._open: dict[Key, list[int]] = {}
@@ -78,7 +78,7 @@ class SessionReduce(Reduce):
         first = min([start, *table.pane_of(np.array(touching, np.int64)).tolist()])
         last = max([end, *(int(ends[row]) for row in touching)])
         reach = min([reach, *(int(reaches[row]) for row in touching)])
-        row = int(table.intern(np.array([first]), [key])[0])
+        row = table.intern(first, key)
         for other in touching:
             if other != row:
                 table.fold(row, other)

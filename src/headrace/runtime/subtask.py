@@ -214,8 +214,9 @@ class Subtask:
         return all(source.exhausted for source in self._sources)
 
     def close(self) -> None:
-        for source in self._sources:
-            source.close()
+        for operator in self._operators.values():
+            if isinstance(operator, (Source, Reduce)):
+                operator.close()
         if self._chunks is not None:
             self._chunks.close()
 

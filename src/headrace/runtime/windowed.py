@@ -15,10 +15,10 @@ from headrace.graph.nodes import ReduceNode
 from headrace.graph.windows import NEVER_US, TimeWindow
 from headrace.runtime.batch import Batch, Times
 from headrace.runtime.operators import Operator, timestamps
-from headrace.runtime.reducing import Reduce, make_table
+from headrace.runtime.reducing import Place, Reduce, make_table
 from headrace.runtime.usercode import Guard
 from headrace.state.changes import Store
-from headrace.state.grouping import Rows, group
+from headrace.state.grouping import Rows
 from headrace.state.keyed import KeyedStore
 from headrace.state.table import GroupTable
 
@@ -56,11 +56,11 @@ class PanedReduce(Reduce):
     the highest mark among the slices loaded holds for all of them.
     """
 
-    def __init__(self, node: ReduceNode, schema: pa.Schema, out: pa.Schema, guard: Guard, slices: int) -> None:
-        super().__init__(node, schema, out, guard, slices)
+    def __init__(self, node: ReduceNode, schema: pa.Schema, out: pa.Schema, guard: Guard, place: Place) -> None:
+        super().__init__(node, schema, out, guard, place)
         assert isinstance(node.window, TimeWindow)
         self._window = node.window
-        self._rest = make_table(node, schema, out, guard, slices)
+        self._rest = make_table(node, schema, out, guard, place.slices)
         self._marks = KeyedStore(node.name, lambda keys: [int(str(key)) for key in keys])
         self._held: list[int] = []
         self._closed_us = self._marked_us = NEVER_US
@@ -68,8 +68,8 @@ class PanedReduce(Reduce):
 
     def stores(self) -> dict[str, Store]:
         if self._window.tumbling:
-            return {"": self.table}
-        return {"": self.table, "rest": self._rest, "marks": self._marks}
+            return self.states.stores()
+        return {**self.states.stores(), "rest": self._rest, "marks": self._marks}
 
     def restored(self, slices: list[int]) -> None:
         self._held = slices
@@ -83,21 +83,21 @@ class PanedReduce(Reduce):
         batch = without_closed(self, batch, self._window)
         if batch.rows:
             panes = batch.times // self._window.pane_us
-            self.table.absorb(batch.records, self.key_columns(batch.records), panes, batch.times)
+            self.states.absorb(batch.records, self.key_columns(batch.records), panes, batch.times)
 
     def receive_partial(self, port: int, partial: pa.RecordBatch, born_us: int) -> None:
         self._born_us = born_us
         self.meter.items_in += partial.num_rows
-        self.table.absorb_partial(partial)
+        self.states.absorb_partial(partial)
 
     def on_watermark(self, watermark_us: int) -> None:
         while (end := self._next_end()) is not None and end <= watermark_us:
             self._close(end)
             self._closed_us = end
-            for pane in self.table.panes():
+            for pane in self.states.panes():
                 if int(last_end(np.array([pane * self._window.pane_us]), self._window)[0]) > end:
                     break
-                self.table.drop(self.table.rows_of(pane))
+                self.states.drop_pane(pane)
 
     def on_epoch_end(self) -> None:
         if not self._window.tumbling and self._closed_us != self._marked_us:
@@ -108,7 +108,7 @@ class PanedReduce(Reduce):
     def _next_end(self) -> int | None:
         """The earliest window that may have something to emit."""
         ends = self._rest.panes()[:1]
-        panes = self.table.panes()
+        panes = self.states.panes()
         if panes:
             first = int(first_end(np.array([panes[0] * self._window.pane_us]), self._window)[0])
             ends.append(max(first, self._closed_us + self._window.every_us))
@@ -117,18 +117,11 @@ class PanedReduce(Reduce):
     def _close(self, end: int) -> None:
         window = self._window
         first, last = (end - window.size_us) // window.pane_us, end // window.pane_us
-        panes = [pane for pane in self.table.panes() if first <= pane < last]
-        rest = self._rest.rows_of(end)
-        if len(panes) == 1 and not len(rest):
-            self._emit_window(self.table, self.table.rows_of(panes[0]), end)
-            return
-        scratch = make_table(self.node, self._schema, self._out, self._guard, 1)
-        for pane in panes:
-            scratch.absorb_partial(_at_pane(self.table.export(self.table.rows_of(pane))))
-        if len(rest):
-            scratch.absorb_partial(_at_pane(self._rest.export(rest)))
-            self._rest.drop(rest)
-        self._emit_window(scratch, scratch.rows_of(0), end)
+        late = self._rest.rows_of(end)
+        rest = self._rest.export(late) if len(late) else None
+        for table, rows in self.states.settled(range(first, last), rest):
+            self._emit_window(table, rows, end)
+        self._rest.drop(late)
 
     def _emit_window(self, table: GroupTable, rows: Rows, end: int) -> None:
         if len(rows):
@@ -160,10 +153,10 @@ class PanedReduce(Reduce):
 class DirectReduce(Reduce):
     """Every window keeps its own aggregate: reducers without combine, and versioned windows."""
 
-    def __init__(self, node: ReduceNode, schema: pa.Schema, out: pa.Schema, guard: Guard, slices: int) -> None:
+    def __init__(self, node: ReduceNode, schema: pa.Schema, out: pa.Schema, guard: Guard, place: Place) -> None:
         assert isinstance(node.window, TimeWindow)
         self._window = node.window
-        super().__init__(node, schema, out, guard, slices)
+        super().__init__(node, schema, out, guard, place)
         self._born_us = 0
 
     def extra_columns(self) -> tuple[str, ...]:
@@ -192,10 +185,10 @@ class DirectReduce(Reduce):
             self._emit_now(np.unique(np.concatenate(touched)))
 
     def _absorb(self, part: Batch, ends: Times) -> Rows:
-        groups = group(self.key_columns(part.records), ends)
-        rows = self.table.absorb_groups(part.records, groups, part.times)
+        of_record = self.states.absorb(part.records, self.key_columns(part.records), ends, part.times)
+        rows, counts = np.unique(of_record[of_record >= 0], return_counts=True)
         if self._window.versioned:
-            self.table.extras["records"][rows] += np.bincount(groups.of_row, minlength=len(rows))
+            self.table.extras["records"][rows] += counts
         return rows
 
     def _emit_now(self, rows: Rows) -> None:
@@ -211,20 +204,20 @@ class DirectReduce(Reduce):
 
     def on_watermark(self, watermark_us: int) -> None:
         keep = self._window.keep_us if self._window.versioned else 0
-        for end in self.table.panes():
+        for end in self.states.panes():
             if end > watermark_us:
                 break
-            rows = self.table.rows_of(end)
-            wanted = rows[self.table.extras["early"][rows] == 0] if self.early else rows
-            if self._window.versioned:
-                wanted = wanted[self.table.extras["version"][wanted] == 0]
-                self.table.extras["on_time"][wanted] = self.table.extras["records"][wanted]
-            if len(wanted):
-                self._emit_window(wanted, end)
+            for table, rows in self.states.settled([end]):
+                wanted = rows[table.extras["early"][rows] == 0] if self.early else rows
+                if self._window.versioned:
+                    wanted = wanted[table.extras["version"][wanted] == 0]
+                    table.extras["on_time"][wanted] = table.extras["records"][wanted]
+                if len(wanted):
+                    self._emit_window(wanted, end, table)
             if end + keep <= watermark_us:
-                self.table.drop(rows)
+                self.states.drop_pane(end)
 
-    def _emit_window(self, rows: Rows, end: int) -> None:
+    def _emit_window(self, rows: Rows, end: int, table: GroupTable | None = None) -> None:
         n = len(rows)
         middle = [timestamps(end - self._window.size_us, n), timestamps(end, n)]
         late = None
@@ -236,10 +229,4 @@ class DirectReduce(Reduce):
                 late = np.full(n, max(self.watermark_us, end - 1))
             extras["version"][rows] += 1
             self.table.mark(rows)
-        self.emit(Batch(self.results(rows, middle), np.full(n, end - 1), self._born_us, late))
-
-
-def _at_pane(partial: pa.RecordBatch) -> pa.RecordBatch:
-    """Partials of any pane as partials of pane 0."""
-    columns = [pa.array(np.zeros(partial.num_rows, np.int64)), *partial.columns[1:]]
-    return pa.RecordBatch.from_arrays(columns, schema=partial.schema)
+        self.emit(Batch(self.results(rows, middle, table), np.full(n, end - 1), self._born_us, late))

@@ -11,6 +11,7 @@ from typing import Any
 import pyspark.daemon
 
 import headrace.spark.worker  # noqa: F401 - loaded for the workers forked from here
+from headrace.state.warming import warm
 
 _worker = pyspark.daemon.worker
 
@@ -29,4 +30,5 @@ def _quiet_worker(*arguments: Any) -> int:
 
 if __name__ == "__main__":
     pyspark.daemon.worker = _quiet_worker
+    warm()
     pyspark.daemon.manager()

@@ -2,14 +2,13 @@
 
 Three families share one interface. ``Numeric`` keeps fixed-width numpy columns updated by scatter.
 ``Entries`` keeps several values per row (top_k, distinct, quantile, collect, first, last) as Arrow
-columns that are appended to and compacted as a whole. ``UserState`` keeps a user's Python objects.
-The first two never loop over records in Python. A partial (what ``export`` gives) can be merged
+columns that are appended to and compacted as a whole. ``UserState`` keeps a user's Python objects
+(``state.userstates``). The first two never loop over records in Python. A partial (what ``export`` gives) can be merged
 anywhere states meet: in an output buffer, a pane, another slice (SCALLA's ``init / cb / fn``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,13 +18,10 @@ import pyarrow.compute as pc
 
 from headrace.errors import SchemaError
 from headrace.graph.reducers import Aggregate, Reducer, UserReducer
-from headrace.schemas import to_array
 from headrace.state.entries import ENTRY_KINDS, Entries
-from headrace.state.plain import pack, unpack
+from headrace.state.userstates import Guard, UserState
 
 Rows = npt.NDArray[np.int64]
-Guard = Callable[[dict[str, Any], Exception], None]
-"""Told of a user function's exception and its record; raises unless the record may be skipped."""
 
 
 class Accumulator(Protocol):
@@ -33,6 +29,18 @@ class Accumulator(Protocol):
 
     fields: list[pa.Field]
     result: pa.DataType
+    varies: bool
+    """Whether states vary in size."""
+
+    @property
+    def row_bytes(self) -> int:
+        """Memory per row, without what varies in size."""
+        ...
+
+    @property
+    def nbytes(self) -> int:
+        """Memory held."""
+        ...
 
     def grow(self, capacity: int) -> None: ...
 
@@ -58,11 +66,11 @@ class Accumulator(Protocol):
 
 
 def accumulator(
-    name: str, reducer: Reducer, schema: pa.Schema, guard: Guard, result: pa.DataType | None
+    name: str, reducer: Reducer, schema: pa.Schema, guard: Guard, result: pa.DataType | None, *, packed: bool = False
 ) -> Accumulator:
-    """The accumulator of one reducer over records of ``schema``."""
+    """The accumulator of one reducer over records of ``schema``; ``packed`` user states have a known size."""
     if isinstance(reducer, UserReducer):
-        return UserState(name, reducer, guard, result)
+        return UserState(name, reducer, guard, result, packed=packed)
     if reducer.kind == "count":
         return Numeric(name, reducer, None)
     column = schema.field(reducer.column).type
@@ -92,6 +100,8 @@ def is_fixed_width(kind: pa.DataType) -> bool:
 class Numeric:
     """count, sum, mean, and min/max of fixed-width columns."""
 
+    varies = False
+
     def __init__(self, name: str, reducer: Aggregate, column: pa.DataType | None) -> None:
         self._kind, self._column = reducer.kind, reducer.column
         whole = column is not None and not pa.types.is_floating(column) and not pa.types.is_decimal(column)
@@ -112,6 +122,14 @@ class Numeric:
         }.get(self._kind, column)
         self._source = column
         self._arrays = [np.full(0, identity) for _, identity in self._parts]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(array.nbytes for array in self._arrays)
+
+    @property
+    def row_bytes(self) -> int:
+        return sum(array.itemsize for array in self._arrays)
 
     @staticmethod
     def _identity(ufunc: np.ufunc, dtype: np.dtype[Any]) -> Any:
@@ -174,97 +192,3 @@ class Numeric:
         if pa.types.is_temporal(self.result) and self.result.bit_width == 32:
             column = column.cast(pa.int32())
         return column.cast(self.result)
-
-
-_UNSEEN = object()
-
-
-class UserState:
-    """A user's reducer: one Python object per row, stored as msgpack."""
-
-    def __init__(self, name: str, reducer: UserReducer, guard: Guard, result: pa.DataType | None) -> None:
-        self._reducer, self._guard, self._name = reducer, guard, name
-        self.fields = [pa.field(f"{name}.state", pa.binary())]
-        self.result = result if result is not None else pa.null()
-        self._states: list[Any] = []
-
-    def grow(self, capacity: int) -> None:
-        self._states.extend([_UNSEEN] * (capacity - len(self._states)))
-
-    def reset(self, rows: Rows) -> None:
-        for row in rows.tolist():
-            self._states[row] = _UNSEEN
-
-    def add(self, rows: Rows, batch: pa.RecordBatch, times: Rows) -> None:
-        states, update, init = self._states, self._reducer.update, self._reducer.init
-        for row, record in zip(rows.tolist(), batch.to_pylist()):
-            state = states[row]
-            try:
-                states[row] = update(init() if state is _UNSEEN else state, record)
-            except Exception as error:
-                self._guard(record, error)
-
-    def merge(self, rows: Rows, partial: list[pa.Array]) -> None:
-        states, combine = self._states, self._reducer.combine
-        for row, packed in zip(rows.tolist(), partial[0].to_pylist()):
-            if packed is None:
-                continue
-            other = unpack(packed)
-            if states[row] is _UNSEEN:
-                states[row] = other
-            elif combine is not None:
-                try:
-                    states[row] = combine(states[row], other)
-                except Exception as error:
-                    self._guard({"combine": [states[row], other]}, error)
-
-    def export(self, rows: Rows) -> list[pa.Array]:
-        packed = [
-            None if self._states[row] is _UNSEEN else pack(self._states[row], f"reducer {self._name!r}")
-            for row in rows.tolist()
-        ]
-        return [pa.array(packed, pa.binary())]
-
-    def values(self, rows: Rows) -> list[Any]:
-        """The rows' results as Python values."""
-        finalize, values = self._reducer.finalize, []
-        for row in rows.tolist():
-            state = self._states[row]
-            value = None
-            if state is not _UNSEEN:
-                try:
-                    value = finalize(state) if finalize is not None else state
-                except Exception as error:
-                    self._guard({"finalize": state}, error)
-            values.append(value)
-        return values
-
-    def finalize(self, rows: Rows) -> pa.Array:
-        values = self.values(rows)
-        try:
-            return to_array(values, self.result)
-        except (pa.ArrowException, TypeError, ValueError, OverflowError):
-            return to_array([self._fitting(value) for value in values], self.result)
-
-    def _fitting(self, value: Any) -> Any:
-        try:
-            to_array([value], self.result)
-        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-            reason = f"reducer {self._name!r} gave a value that does not fit its type {self.result}: {error}"
-            self._guard({self._name: value}, SchemaError(reason))
-            return None
-        return value
-
-    def early(self, rows: Rows) -> npt.NDArray[np.bool_]:
-        """Which rows' results are wanted before the window ends."""
-        wanted = np.zeros(len(rows), dtype=bool)
-        early = self._reducer.early
-        if early is not None:
-            for i, row in enumerate(rows.tolist()):
-                state = self._states[row]
-                if state is not _UNSEEN:
-                    try:
-                        wanted[i] = bool(early(state))
-                    except Exception as error:
-                        self._guard({"early": state}, error)
-        return wanted

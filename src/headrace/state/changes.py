@@ -1,7 +1,7 @@
 """What an epoch changed in one slice, in a form that needs no knowledge of the step behind it.
 
 A slice is a set of rows with 128-bit identities. A change puts rows (new or replaced) and deletes
-identities. Its digest is the sum, modulo 2^128 in two lanes of 2^64, of a hash of each live row:
+identities, or whole panes. Its digest is the sum, modulo 2^128 in two lanes of 2^64, of a hash of each live row:
 independent of order, updated in O(changed), equal for base-plus-changes and for a compacted base.
 (The papers' specification sums blake2b over entries; two vectorised lanes cost no Python per row.)
 """
@@ -19,7 +19,11 @@ import pyarrow as pa
 
 from headrace.state.hashing import U64, row_stamps
 
+PANE = "__pane"
+"""The column that says to which pane a row belongs, in stores that have panes."""
 ID_COLUMNS = ("__id0", "__id1")
+_WHOLE_PANE = np.uint64(2**64 - 1)
+"""In place of the first half of an identity: the second half is a pane, all of whose rows are deleted."""
 Digest = tuple[int, int]
 ZERO_DIGEST: Digest = (0, 0)
 _ID_SCHEMA = pa.schema([(name, pa.uint64()) for name in ID_COLUMNS])
@@ -66,6 +70,12 @@ def id_batch(ids: tuple[U64, U64]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array(ids[0]), pa.array(ids[1])], schema=_ID_SCHEMA)
 
 
+def pane_batch(panes: Sequence[int]) -> pa.RecordBatch:
+    """Deletes of all rows that were put into some panes before."""
+    marks = np.full(len(panes), _WHOLE_PANE)
+    return id_batch((marks, np.array(panes, np.int64).view(np.uint64)))
+
+
 def no_ids() -> pa.RecordBatch:
     empty = np.array([], dtype=np.uint64)
     return id_batch((empty, empty))
@@ -95,21 +105,36 @@ def merge_chain(puts: Sequence[pa.RecordBatch], deletes: Sequence[pa.RecordBatch
     if not tables:
         return puts[-1]
     rows = pa.Table.from_batches(tables).combine_chunks()
-    ids, row = [], []
+    ids, row, put_by = [], [], []
+    ended: dict[int, int] = {}
     base = 0
-    for put, gone in zip(puts, deletes, strict=True):
+    for i, (put, gone) in enumerate(zip(puts, deletes, strict=True)):
         for batch, live in ((gone, False), (put, True)):
             if not batch.num_rows:
                 continue
             ids.append(np.column_stack([batch.column(name).to_numpy() for name in ID_COLUMNS]))
             row.append(np.arange(base, base + batch.num_rows) if live else np.full(batch.num_rows, -1))
             base += batch.num_rows if live else 0
+        put_by.append(np.full(put.num_rows, i))
+        panes = gone.column(1).to_numpy()[gone.column(0).to_numpy() == _WHOLE_PANE] if gone.num_rows else ()
+        ended.update(dict.fromkeys(np.array(panes, np.uint64).view(np.int64).tolist(), i))
     every, rows_at = np.concatenate(ids), np.concatenate(row)
     last = ~pd.DataFrame(every).duplicated(keep="last").to_numpy()
     keep = np.sort(rows_at[last & (rows_at >= 0)])
+    if ended:
+        keep = keep[~_ended(rows.column(PANE).to_numpy()[keep], np.concatenate(put_by)[keep], ended)]
     taken = rows.take(pa.array(keep)).combine_chunks()
     batches = taken.to_batches()
     return batches[0] if batches else puts[-1].slice(0, 0)
+
+
+def _ended(panes: npt.NDArray[np.int64], put_by: npt.NDArray[np.int64], ended: dict[int, int]) -> npt.NDArray[np.bool_]:
+    """Whether each row's pane was deleted by a later change than the one that put the row."""
+    names = np.array(sorted(ended), np.int64)
+    by = np.array([ended[pane] for pane in names.tolist()], np.int64)
+    at = np.minimum(np.searchsorted(names, panes), len(names) - 1)
+    gone: npt.NDArray[np.bool_] = (names[at] == panes) & (put_by < by[at])
+    return gone
 
 
 def digest_of(image: pa.RecordBatch) -> Digest:

@@ -57,6 +57,13 @@ class Entries:
         self._chunks: list[pa.Table] = []
         self._loose = 0
 
+    varies = True
+    row_bytes = 0
+
+    @property
+    def nbytes(self) -> int:
+        return int(sum(chunk.nbytes for chunk in self._chunks))
+
     def grow(self, capacity: int) -> None:
         """Entries are not preallocated."""
 

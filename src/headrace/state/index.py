@@ -13,9 +13,9 @@ from headrace.state import registers as reg
 from headrace.state.compiled import I64, U64
 from headrace.state.keycodes import KeyCodes, Keys
 from headrace.state.layout import EVICTED, HASH, LIVE, NEVER, PANE, SIZE, WORD, Batch
-from headrace.state.probing import find_all, give_back
+from headrace.state.probing import fill_hashes, find_all, give_back
 from headrace.state.residency import INC, Policy, admit
-from headrace.state.tables import held_bytes, new_table, with_policy, with_room, without_waste
+from headrace.state.tables import held_bytes, new_table, row_bytes, with_policy, with_room, without_waste
 
 Rows = I64
 _FEW = 64
@@ -113,6 +113,12 @@ class KeyIndex:
         find_all(self._table, batch, rows)
         return rows
 
+    def key_hashes(self, columns: list[pa.Array]) -> U64:
+        """Hashes of keys alone, whatever their pane: the same in all indexes of one seed."""
+        batch = self._batch(columns, 0, None)
+        fill_hashes(self._table, batch)
+        return batch.hashes
+
     def drop(self, rows: Rows) -> None:
         """Forget live rows; their numbers may be used again at once."""
         self._overtaken |= bool(len(rows)) and bool(self._table.registers[reg.REFUSED])
@@ -200,6 +206,16 @@ class KeyIndex:
     def capacity(self) -> int:
         """One more than the highest row number ever given."""
         return int(self._table.registers[reg.TOP])
+
+    @property
+    def varies(self) -> bool:
+        """Whether keys vary in size."""
+        return self._codes.in_bytes
+
+    @property
+    def row_bytes(self) -> int:
+        """Memory that one more key takes at most, its bytes aside."""
+        return row_bytes(self._table)
 
     @property
     def nbytes(self) -> int:

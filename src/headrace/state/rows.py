@@ -9,6 +9,7 @@ import pyarrow as pa
 from headrace.state.changes import (
     ID_BYTES,
     ID_COLUMNS,
+    PANE,
     ZERO_DIGEST,
     Change,
     Digest,
@@ -21,7 +22,7 @@ from headrace.state.changes import (
 )
 from headrace.state.hashing import U64, row_stamps
 
-PANE, SLICE = "__pane", "__slice"
+SLICE = "__slice"
 
 
 class RowStore:

@@ -1,0 +1,232 @@
+"""A reduce's state within a memory bound: a table of resident keys, and disk buckets for the rest.
+
+The hash engines of SCALLA (2.4 to 2.6) as one mechanism. A batch is offered to the table, whose index
+decides key by key; what it refuses, and the states it pushes out, are appended to buckets by a hash
+of their key. When a pane is complete, its keys are settled bucket by bucket: all that memory and disk
+have of a bucket's keys is merged into a small table of the same kind, which overflows into buckets of
+the next level, by another hash function, if it must. Where the thesis has a write buffer per bucket,
+one buffer serves all of them, so many buckets cost no memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.state.buckets import bucket_of
+from headrace.state.changes import Store
+from headrace.state.diskrows import Buckets, DiskRows
+from headrace.state.grouping import Rows
+from headrace.state.hashing import slices_of
+from headrace.state.index import Admission
+from headrace.state.panes import Settled, at_pane_zero
+from headrace.state.residency import FREQUENT, INC, MARKER, SPACE_SAVING, Policy
+from headrace.state.table import GroupTable, Partials
+
+ENGINES: dict[str, Policy] = {
+    "inc": INC,
+    "dinc": FREQUENT,
+    "dinc-space-saving": SPACE_SAVING,
+    "dinc-marker": MARKER,
+}
+_LEAST_TURN, _MOST_TURN = 64, 8192
+"""Records offered at once: what a policy pushes out during a turn stays in memory until its end."""
+_TABLE_SHARE, _BUFFER_SHARE, _SETTLING_SHARE = 0.6, 0.1, 0.25
+"""Of the memory bound; the rest is for the turn's own arrays."""
+_BUCKETS = 64
+_PAGE_BYTES = 4096
+_RELIEF = 8
+"""One of so many rows leaves when states that grow have filled their room."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """How much memory a reduce may use in a subtask, and who stays in it.
+
+    ``slots`` and ``buckets`` are chosen from ``memory_bytes`` unless given. ``level`` is the depth of
+    recursion: each has a hash function of its own.
+    """
+
+    memory_bytes: int
+    engine: str
+    directory: Path
+    slices: int
+    slots: int | None = None
+    buckets: int | None = None
+    level: int = 0
+
+    @property
+    def bucket_count(self) -> int:
+        """Many buckets mean little recursion; but a buffer's share of one should fill a page."""
+        most = max(2, int(self.memory_bytes * _BUFFER_SHARE) // _PAGE_BYTES)
+        return self.buckets or min(_BUCKETS, most)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """How to make what a bounded table is made of; ``table(slots, policy)``."""
+
+    table: Callable[[int | None, Policy], GroupTable]
+    partials: Callable[[], Partials]
+
+
+class BoundedTable:
+    """``table`` holds the resident keys, ``disk`` the rest. Reducers must be mergeable."""
+
+    def __init__(self, parts: Parts, bound: Bound) -> None:
+        self._parts, self.bound = parts, bound
+        policy = ENGINES[bound.engine]
+        slots, self._turn_rows = rows_for(parts.table(1, policy), bound.memory_bytes)
+        self.table = parts.table(bound.slots or slots, policy)
+        self._dice = np.random.default_rng(0)
+        self._partials = parts.partials()
+        buffer_bytes = max(_PAGE_BYTES, int(bound.memory_bytes * _BUFFER_SHARE))
+        self.disk = DiskRows(self.table.partial_schema, self._buckets_of, bound.directory, buffer_bytes)
+
+    def stores(self) -> dict[str, Store]:
+        return {"": self.table, "disk": self.disk}
+
+    @property
+    def nbytes(self) -> int:
+        """All memory held now."""
+        return self.table.nbytes + self.disk.nbytes
+
+    def absorb(self, batch: pa.RecordBatch, key_columns: list[pa.Array], panes: Rows | int, times: Rows) -> Rows:
+        """Add records; returns each record's row in the table, -1 if it went to disk."""
+        rows = np.empty(batch.num_rows, np.int64)
+        for start in range(0, batch.num_rows, self._turn_rows):
+            part = batch.slice(start, self._turn_rows)
+            at = slice(start, start + part.num_rows)
+            keys = [column.slice(start, part.num_rows) for column in key_columns]
+            rows[at] = self._turn(part, keys, panes if isinstance(panes, int) else panes[at], times[at])
+        return rows
+
+    def absorb_partial(self, partial: pa.RecordBatch) -> Rows:
+        """The same for partials (columns of the table's ``partial_schema``)."""
+        n_keys = len(self.table.key_fields)
+        rows = np.empty(partial.num_rows, np.int64)
+        for start in range(0, partial.num_rows, self._turn_rows):
+            part = partial.slice(start, self._turn_rows)
+            admission = self.table.admit(part.columns[1 : 1 + n_keys], part.column(0).to_numpy(zero_copy_only=False))
+            kept = admission.rows >= 0
+            if kept.all():
+                self.table.merge(admission.rows, part.columns[1 + n_keys :])
+            else:
+                mask = pa.array(kept)
+                self.table.merge(admission.rows[kept], part.filter(mask).columns[1 + n_keys :])
+                self._to_disk(part.filter(pa.array(~kept)))
+            self._push_out(admission)
+            rows[start : start + part.num_rows] = admission.rows
+        return rows
+
+    def panes(self) -> list[int]:
+        """Panes that hold anything, in memory or on disk."""
+        return sorted({*self.table.panes(), *self.disk.panes()})
+
+    def settled(self, panes: Sequence[int], rest: pa.RecordBatch | None = None) -> Settled:
+        """The whole states of some panes' keys, merged over the panes: tables, and which of their rows."""
+        spilled = sorted(set(self.disk.panes()) & set(panes))
+        resident = [pane for pane in self.table.panes() if pane in set(panes)]
+        if not spilled and rest is None and len(resident) <= 1:
+            yield from ((self.table, self.table.rows_of(pane)) for pane in resident)
+            return
+        rows = np.concatenate([np.zeros(0, np.int64), *(self.table.rows_of(pane) for pane in resident)])
+        buckets = self._buckets_of_keys(self.table.key_columns(rows))
+        rest_buckets = self._buckets_of(rest) if rest is not None else None
+        for bucket in range(self.bound.bucket_count):
+            extra = rest.filter(pa.array(rest_buckets == bucket)) if rest is not None else None
+            yield from self._settle(bucket, rows[buckets == bucket], spilled, extra)
+
+    def drop_pane(self, pane: int) -> None:
+        """Forget all that memory and disk have of a pane."""
+        self.table.drop(self.table.rows_of(pane))
+        self.disk.drop(pane)
+
+    def close(self) -> None:
+        self.disk.close()
+
+    def _turn(self, batch: pa.RecordBatch, keys: list[pa.Array], panes: Rows | int, times: Rows) -> Rows:
+        admission = self.table.admit(keys, panes)
+        kept = admission.rows >= 0
+        if kept.all():
+            self.table.add(admission.rows, batch, times)
+        else:
+            mask, refused = pa.array(kept), pa.array(~kept)
+            self.table.add(admission.rows[kept], batch.filter(mask), times[kept])
+            left = panes if isinstance(panes, int) else panes[~kept]
+            self._to_disk(
+                self._partials.of(batch.filter(refused), [key.filter(refused) for key in keys], left, times[~kept])
+            )
+        self._push_out(admission)
+        return admission.rows
+
+    def _push_out(self, admission: Admission) -> None:
+        """What the policy pushed out goes to disk, and more if states have grown beyond their room."""
+        if len(admission.evicted):
+            self._to_disk(self.table.export(admission.evicted))
+            self.table.release(admission.evicted)
+        if self.table.varies and self.bound.slots is None:
+            while self.table.nbytes > self.bound.memory_bytes * _TABLE_SHARE and len(self.table):
+                self._relieve()
+
+    def _relieve(self) -> None:
+        rows = self.table.all_rows()
+        wanted = -(-len(rows) // _RELIEF)
+        if self.table.index.policy.counts:
+            leaving = rows[np.argsort(self.table.index.absorbed_of(rows), kind="stable")[:wanted]]
+        else:
+            leaving = self._dice.choice(rows, wanted, replace=False)
+        for start in range(0, wanted, self._turn_rows):
+            self._to_disk(self.table.export(leaving[start : start + self._turn_rows]))
+        self.table.drop(leaving)
+
+    def _to_disk(self, partial: pa.RecordBatch) -> None:
+        n_keys = len(self.table.key_fields)
+        columns = partial.columns
+        missing = len(self.table.partial_schema) - len(columns)
+        columns += [pa.array(np.zeros(partial.num_rows, np.int64))] * missing
+        rows = pa.RecordBatch.from_arrays(columns, schema=self.table.partial_schema)
+        self.disk.add(rows, slices_of(rows.columns[1 : 1 + n_keys], self.bound.slices))
+
+    def _buckets_of(self, rows: pa.RecordBatch) -> Buckets:
+        return self._buckets_of_keys(rows.columns[1 : 1 + len(self.table.key_fields)])
+
+    def _buckets_of_keys(self, keys: list[pa.Array]) -> Buckets:
+        return bucket_of(self.table.index.key_hashes(keys), self.bound.level, self.bound.bucket_count)
+
+    def _settle(self, bucket: int, resident: Rows, panes: list[int], rest: pa.RecordBatch | None) -> Settled:
+        """One bucket's keys in a table of the next level."""
+        bound = replace(
+            self.bound,
+            memory_bytes=int(self.bound.memory_bytes * _SETTLING_SHARE),
+            engine="inc",
+            slots=None if self.bound.slots is None else max(1, self.bound.slots // 2),
+            level=self.bound.level + 1,
+        )
+        small = BoundedTable(self._parts, bound)
+        try:
+            for start in range(0, len(resident), self._turn_rows):
+                small.absorb_partial(at_pane_zero(self.table.export(resident[start : start + self._turn_rows])))
+            for pane in panes:
+                for rows in self.disk.read(pane, bucket):
+                    small.absorb_partial(at_pane_zero(rows))
+            if rest is not None and rest.num_rows:
+                small.absorb_partial(at_pane_zero(rest))
+            yield from small.settled([0])
+        finally:
+            small.close()
+
+
+def rows_for(table: GroupTable, memory_bytes: int) -> tuple[int, int]:
+    """How many keys fit, and how many records may be offered at once.
+
+    Where keys or states vary in size, half of the room is left to them.
+    """
+    room = memory_bytes * _TABLE_SHARE * (0.5 if table.varies else 1.0)
+    rows = int(room / table.row_bytes)
+    turn = min(max(rows // 8, _LEAST_TURN), _MOST_TURN)
+    return max(1, rows - turn), turn

@@ -1,0 +1,104 @@
+"""MR-hash (SCALLA 2.4): for any reduce function, records themselves go to buckets and wait there.
+
+Nothing is aggregated before a pane is complete; then one bucket at a time is read and grouped, in the
+order in which its records came. A bucket larger than memory is spread over buckets of the next level.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.state.bounded import Bound, Parts
+from headrace.state.buckets import bucket_of
+from headrace.state.changes import PANE, Store
+from headrace.state.diskrows import Buckets, DiskRows
+from headrace.state.grouping import Rows
+from headrace.state.hashing import slices_of
+from headrace.state.panes import Settled
+from headrace.state.residency import INC
+
+TIME = "__time"
+_BUFFER_SHARE = 0.4
+_GROUPED_SHARE = 0.5
+"""Of the memory, for a bucket's records while they are grouped; the rest is for their states."""
+
+_DEEPEST = 8
+"""Levels of recursion; beyond, a bucket is one key's records (or a few keys'), which must be grouped at once."""
+
+
+class MrHash:
+    """Records of ``schema`` by pane and bucket of their ``keys``."""
+
+    def __init__(self, parts: Parts, bound: Bound, schema: pa.Schema, keys: tuple[str, ...]) -> None:
+        self._parts, self._bound, self._schema, self._keys = parts, bound, schema, keys
+        self.table = parts.table(None, INC)  # stays empty; knows how to hash keys
+        stored = pa.schema([pa.field(PANE, pa.int64()), pa.field(TIME, pa.int64()), *schema])
+        buffer_bytes = int(bound.memory_bytes * _BUFFER_SHARE)
+        self.disk = DiskRows(stored, self._buckets_of, bound.directory, buffer_bytes)
+
+    @property
+    def nbytes(self) -> int:
+        return self.table.nbytes + self.disk.nbytes
+
+    def stores(self) -> dict[str, Store]:
+        return {"disk": self.disk}
+
+    def absorb(self, batch: pa.RecordBatch, key_columns: list[pa.Array], panes: Rows | int, times: Rows) -> Rows:
+        of_row = np.full(batch.num_rows, panes) if isinstance(panes, int) else panes
+        rows = pa.RecordBatch.from_arrays([pa.array(of_row), pa.array(times), *batch.columns], schema=self._stored)
+        self.disk.add(rows, slices_of(key_columns, self._bound.slices))
+        return np.full(batch.num_rows, -1)
+
+    def absorb_partial(self, partial: pa.RecordBatch) -> Rows:
+        raise NotImplementedError("records are not combined before they reach MR-hash")
+
+    def panes(self) -> list[int]:
+        return self.disk.panes()
+
+    def settled(self, panes: Sequence[int], rest: pa.RecordBatch | None = None) -> Settled:
+        assert rest is None, "without combine there are no partials"
+        for bucket in range(self._bound.bucket_count):
+            for pane in panes:
+                yield from self._settle(pane, bucket)
+
+    def drop_pane(self, pane: int) -> None:
+        self.disk.drop(pane)
+
+    def close(self) -> None:
+        self.disk.close()
+
+    @property
+    def _stored(self) -> pa.Schema:
+        return pa.schema([pa.field(PANE, pa.int64()), pa.field(TIME, pa.int64()), *self._schema])
+
+    def _buckets_of(self, rows: pa.RecordBatch) -> Buckets:
+        keys = [rows.column(key) for key in self._keys]
+        return bucket_of(self.table.index.key_hashes(keys), self._bound.level, self._bound.bucket_count)
+
+    def _settle(self, pane: int, bucket: int) -> Settled:
+        room = self._bound.memory_bytes * _GROUPED_SHARE
+        if self.disk.size_of(pane, bucket) > room and self._bound.level < _DEEPEST:
+            yield from self._spread(pane, bucket)
+            return
+        table = self._parts.table(None, INC)
+        for batch, times in self._records(pane, bucket):
+            table.absorb(batch, [batch.column(key) for key in self._keys], 0, times)
+        if len(table):
+            yield table, table.rows_of(0)
+
+    def _spread(self, pane: int, bucket: int) -> Settled:
+        below = MrHash(self._parts, replace(self._bound, level=self._bound.level + 1), self._schema, self._keys)
+        try:
+            for batch, times in self._records(pane, bucket):
+                below.absorb(batch, [batch.column(key) for key in self._keys], 0, times)
+            yield from below.settled([0])
+        finally:
+            below.close()
+
+    def _records(self, pane: int, bucket: int) -> Iterator[tuple[pa.RecordBatch, Rows]]:
+        for rows in self.disk.read(pane, bucket):
+            yield rows.select(self._schema.names), rows.column(TIME).to_numpy()
