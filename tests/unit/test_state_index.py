@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import random
+import re
 import subprocess
 import sys
 import tracemalloc
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +21,7 @@ from headrace.errors import StateError
 from headrace.state import buckets, keybytes, probing, residency
 from headrace.state import registers as reg
 from headrace.state.buckets import bucket_of
-from headrace.state.compiled import _DIGEST
+from headrace.state.compiled import _DIGEST, KERNEL_MODULES
 from headrace.state.index import KeyIndex
 from headrace.state.residency import FREQUENT, INC, MARKER, SPACE_SAVING
 from headrace.state.warming import warm
@@ -261,6 +263,13 @@ def test_kernels_are_compiled_for_one_kind_of_arrays() -> None:
     assert {kernel.py_func.__name__: len(kernel.signatures) for kernel in kernels} == before
     cached = [kernel for kernel in kernels if kernel.signatures and kernel._cache.cache_path]
     assert len(cached) >= 10 and {kernel._cache._cache_file._source_stamp for kernel in cached} == {_DIGEST}
+
+
+def test_a_changed_part_of_a_kernel_is_compiled_anew() -> None:
+    """numba looks only at the kernel's own file; all files with parts of kernels must be in the digest."""
+    files = Path(residency.__file__).parent.glob("*.py")
+    parts = {path.stem for path in files if re.search(r"^@(compiled|inlined)$", path.read_text(), re.M)}
+    assert {*KERNEL_MODULES} == parts | {"registers"}
 
 
 def test_a_fresh_process_compiles_nothing() -> None:

@@ -298,6 +298,8 @@ def test_inc_becomes_another_policy_at_run_time(policy: Policy) -> None:
     memory.index.adopt(INC)
     memory.absorb([77_777])
     assert memory.on_disk[77_777] == 1
+    with pytest.raises(StateError, match="no coverage guarantee"):
+        memory.index.coverage_of(memory.index.all_rows())
 
 
 @pytest.mark.parametrize("policy", COUNTING, ids=names)

@@ -10,10 +10,11 @@ import pyarrow as pa
 
 from headrace.errors import StateError
 from headrace.state import registers as reg
+from headrace.state.columncodes import Keys
 from headrace.state.compiled import I64, U64
-from headrace.state.keycodes import KeyCodes, Keys
+from headrace.state.keycodes import KeyCodes
 from headrace.state.layout import EVICTED, HASH, LIVE, NEVER, PANE, SIZE, WORD, Batch
-from headrace.state.probing import find_all, give_back
+from headrace.state.probing import find_all, give_back, rows_in_pane
 from headrace.state.residency import INC, Policy, admit
 from headrace.state.tables import held_bytes, new_table, with_policy, with_room, without_waste
 
@@ -78,7 +79,7 @@ class KeyIndex:
         self._codes = KeyCodes(fields)
         self._table = new_table(slots, seed)
         self._panes: dict[int, int] = {}
-        self._overtaken = False
+        self._overtaken = False  # whether a row's key may have lost tuples that INC does not know of
         self.policy = INC
         if policy != INC:
             self.adopt(policy)
@@ -115,9 +116,9 @@ class KeyIndex:
 
     def drop(self, rows: Rows) -> None:
         """Forget live rows; their numbers may be used again at once."""
-        self._overtaken |= bool(len(rows)) and bool(self._table.registers[reg.REFUSED])
         self._give_back(rows, LIVE, "is not in the index")
         self._count(rows, -1)
+        self._overtaken |= self.figures.refused > 0
 
     def release(self, rows: Rows) -> None:
         """Forget evicted rows; their numbers may be used again."""
@@ -127,6 +128,8 @@ class KeyIndex:
         """Go on under another policy. Rows stay; counters start anew, so guarantees are about tuples from now on."""
         if policy.complete_only and not policy.evicts:
             raise StateError("INC never pushes a row out, complete or not; use INC, or another rule")
+        if self.policy != INC:
+            self._overtaken |= self.figures.refused + self.figures.evictions > 0
         self._table = with_policy(self._table, policy)
         self.policy = policy
 
@@ -145,11 +148,10 @@ class KeyIndex:
         return sorted(self._panes)
 
     def rows_of(self, pane: int) -> Rows:
-        """A pane's live rows, ascending; looks through all rows unless it is the only pane."""
-        if pane not in self._panes:
-            return np.zeros(0, np.int64)
-        rows = self.all_rows()
-        return rows if len(self._panes) == 1 else rows[self._table.cells[rows, PANE] == pane]
+        """A pane's live rows, ascending; reads the table up to the last of them."""
+        rows = np.empty(self._panes.get(pane, 0), np.int64)
+        rows_in_pane(self._table, pane, rows)
+        return rows
 
     def all_rows(self) -> Rows:
         """Live rows, ascending."""

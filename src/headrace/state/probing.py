@@ -183,6 +183,17 @@ def find_all(table: Table, batch: Batch, rows: I64) -> None:
 
 
 @compiled
+def rows_in_pane(table: Table, pane: Int, rows: I64) -> None:
+    """The first live rows of a pane, as many as ``rows`` has place for."""
+    row = count = 0
+    while count < len(rows):
+        if table.life[row] == LIVE and table.cells[row, PANE] == pane:
+            rows[count] = row
+            count += 1
+        row += 1
+
+
+@compiled
 def move_slots(old: U64, new: U64, shift: Int) -> None:
     """Refill a larger table from a smaller one."""
     for slot in old:

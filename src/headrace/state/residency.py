@@ -19,9 +19,10 @@ when the row entered, and under FREQUENT and SPACE_SAVING this bounds what was l
 counter, coverage >= t / counter. With w = 1 everywhere these are the thesis's own statements, with D as observed
 instead of M / (s + 1).
 
-Where we depart: the thesis groups counters by value; we look through all counters whenever no row is idle any
-more. Each such look follows a rise of the level by one at least, which takes s + 1 tuples (FREQUENT; s for the
-others), so a tuple still costs O(1) amortised.
+Where we depart: the pseudo-code decrements counters or groups them by value; we look through all s counters
+whenever no row is idle any more. Each such look follows a rise of the level by one at least, which takes s + 1
+tuples (FREQUENT; s for the others), so a tuple still costs O(1) amortised. That is by weight: if weights spread
+over far more values than there are slots, looks come every few records.
 
 Streaming (``complete_only``): an idle row may be pushed out only if it is complete, ``expires <= now``; if there
 are idle rows but none complete, the record is refused and the level stays. Complete rows are found by a hand that

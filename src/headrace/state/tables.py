@@ -24,7 +24,7 @@ def new_table(limit: int | None, seed: int) -> Table:
     registers[reg.SEED] = (seed * 0x9E3779B97F4A7C15 + 0xD1B54A32D192ED03) % 2**63
     registers[reg.DICE] = registers[reg.SEED] | 1  # xorshift must not start at zero
     registers[reg.HASH_MASK] = -1
-    registers[reg.LIMIT] = _MOST_ROWS if limit is None else limit
+    registers[reg.LIMIT] = _MOST_ROWS if limit is None else min(limit, _MOST_ROWS)
     registers[reg.SHIFT] = 64 - (_FIRST_SLOTS.bit_length() - 1)
     none = np.zeros(0, np.int64)
     rows = min(_FIRST_ROWS, int(registers[reg.LIMIT]))
