@@ -32,10 +32,17 @@ def zipf(skew: float, keys: int, tuples: int, seed: int = 1) -> list[int]:
 
 
 @pytest.mark.parametrize("policy", ALL, ids=names)
-@given(records=RECORDS, s=st.integers(1, 6), batch=st.integers(1, 9), seed=st.integers(0, 5), lives=st.integers(0, 40))
-@settings(max_examples=60)
+@given(
+    records=RECORDS,
+    s=st.integers(1, 6),
+    batch=st.integers(1, 9),
+    seed=st.integers(0, 5),
+    lives=st.integers(0, 40),
+    drops=st.lists(st.integers(0, 12), max_size=12),
+)
+@settings(max_examples=100)
 def test_every_step_is_the_pseudo_codes(
-    policy: Policy, records: list[tuple[int, int]], s: int, batch: int, seed: int, lives: int
+    policy: Policy, records: list[tuple[int, int]], s: int, batch: int, seed: int, lives: int, drops: list[int]
 ) -> None:
     """The same records absorbed, refused and pushed out, given the same choices among those that may be."""
     memory, reference = Memory(index_of(s, policy, seed)), Reference(policy, s)
@@ -53,6 +60,9 @@ def test_every_step_is_the_pseudo_codes(
             memory.index.expires[live] = [now + (lives * key) % 17 for key in memory.keys_of(live)]
             for key, slot in reference.slots.items():
                 slot.expires = now + (lives * int(str(key))) % 17
+        if drops and (key := drops.pop()) in reference.slots:
+            reference.drop(key)
+            memory.index.drop(memory.index.find([pa.array([key])], 0))
     figures = memory.index.figures
     assert figures.decrements == reference.decrements and figures.evictions == len(reference.evicted)
     assert figures.refused == reference.refused.total() and figures.tuples == sum(w for _, w in records)
@@ -271,14 +281,14 @@ def test_a_row_that_completes_is_found_after_a_fruitless_round() -> None:
 @pytest.mark.parametrize("policy", [FREQUENT, SPACE_SAVING, MARKER], ids=names)
 def test_the_choice_is_even(policy: Policy) -> None:
     chosen: Counter[int] = Counter()
-    for seed in range(2000):
+    for seed in range(800):
         memory = Memory(index_of(8, policy, seed))
         memory.absorb(list(range(8)))
         if policy != SPACE_SAVING:
             memory.absorb([100])
         memory.absorb([0, 1, 2, 3])
         chosen.update(memory.keys_of(memory.absorb([101]).evicted))
-    assert chosen.keys() == {4, 5, 6, 7} and max(chosen.values()) < 1.2 * 500
+    assert chosen.keys() == {4, 5, 6, 7} and max(chosen.values()) < 1.3 * 200
 
 
 @pytest.mark.parametrize("policy", [FREQUENT, SPACE_SAVING, MARKER], ids=names)
