@@ -111,7 +111,11 @@ def test_evicted_rows_stay_readable_until_released(kind: str, mask: int, policy:
     pending: dict[int, tuple[int, Any, int]] = {}
     for _ in range(150):
         keys, panes = [dice.choice(KINDS[kind][1]) for _ in range(6)], [dice.choice([0, 1]) for _ in range(6)]
+        before = {*index.all_rows().tolist()}
         admission = index.admit(columns_of(kind, keys), np.array(panes))
+        assert {*admission.evicted.tolist()} <= before | {*admission.fresh.tolist()}, (
+            "a row that was not live was evicted"
+        )
         assert not pending.keys() & {*admission.fresh.tolist()}, "the number of an evicted row was used again"
         assert not pending.keys() & {*admission.rows.tolist()}
         for row in admission.evicted.tolist():
@@ -124,6 +128,8 @@ def test_evicted_rows_stay_readable_until_released(kind: str, mask: int, policy:
         assert not {*live.tolist()} & pending.keys() and len(live) == len(index) <= 9
         assert len({*zip(index.pane_of(live).tolist(), keys_of(index, live))}) == len(live)
         assert index.panes() == sorted({*index.pane_of(live).tolist()})
+        if dice.random() < 0.2:
+            index.drop(live[:: dice.randint(1, 3)])
         if dice.random() < 0.3:
             index.release(np.array(list(pending), np.int64))
             pending.clear()

@@ -313,9 +313,10 @@ def test_inc_becomes_another_policy_at_run_time(policy: Policy) -> None:
 
 
 @pytest.mark.parametrize("policy", COUNTING, ids=names)
-def test_coverage_after_a_policy_that_pushed_rows_out(policy: Policy) -> None:
+@pytest.mark.parametrize("earlier", POLICIES, ids=names)
+def test_coverage_remembers_what_an_earlier_policy_lost(earlier: Policy, policy: Policy) -> None:
     keys = zipf(1.1, 500, 10_000)
-    memory = run(keys[:5000], 40, MARKER)
+    memory = run(keys[:5000], 40, earlier)
     memory.index.adopt(policy)
     for at in range(5000, 10_000, 500):
         memory.absorb(keys[at : at + 500])

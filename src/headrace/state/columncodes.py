@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from headrace.errors import SchemaError
 from headrace.state.compiled import I64, U8, U64
@@ -16,6 +15,7 @@ from headrace.state.keybytes import gather
 
 _NO_SIZES = np.zeros(0, np.int64)
 _NO_BYTES = np.zeros(0, np.uint8)
+_LONGEST_BYTES = 2**31 - 1
 _NAN_WORD = np.float64("nan").view(np.uint64)
 
 
@@ -54,14 +54,14 @@ class ColumnCode:
         """Codes of each row; a column of another type is cast first."""
         if column.type != self.plain:
             column = column.cast(self.plain)
-        nulls = pc.is_null(column).to_numpy(zero_copy_only=False) if column.null_count else None
+        valid = _validity(column) if column.null_count else None
         if self.is_word:
             words = self._words(column)
-            if nulls is None:
+            if valid is None:
                 return Keys(words, _NO_SIZES, _NO_BYTES)
-            return Keys(np.where(nulls, np.uint64(0), words), -nulls.astype(np.int64), _NO_BYTES)
+            return Keys(words * valid, valid.astype(np.int64) - 1, _NO_BYTES)
         starts, sizes, data = self._spans(column)
-        return Keys(starts.view(np.uint64), sizes if nulls is None else np.where(nulls, -1, sizes), data)
+        return Keys(starts.view(np.uint64), sizes if valid is None else np.where(valid, sizes, -1), data)
 
     def decode(self, keys: Keys) -> pa.Array:
         """The column behind codes, with the type that is wanted."""
@@ -113,8 +113,8 @@ class ColumnCode:
             starts = np.arange(column.offset, column.offset + count, dtype=np.int64) * self.width_bytes
             return starts, np.full(count, self.width_bytes, np.int64), data
         offsets = _values(buffers[1], self.number, column.offset, count + 1).astype(np.int64, copy=False)
-        sizes = np.diff(offsets)
-        if sizes.max(initial=0) > np.iinfo(np.int32).max:
+        sizes = offsets[1:] - offsets[:-1]
+        if self.number.itemsize == 8 and sizes.max(initial=0) > _LONGEST_BYTES:
             raise SchemaError(f"a key of {sizes.max()} bytes; keys are shorter than 2 GiB")
         return offsets[:-1], sizes, data
 
@@ -136,6 +136,16 @@ def column_code(field: pa.Field) -> ColumnCode:
         letter = "f" if pa.types.is_floating(kind) else "u" if pa.types.is_unsigned_integer(kind) else "i"
         return ColumnCode(field.type, kind, True, np.dtype(f"{letter}{kind.bit_width // 8}"), None)
     raise SchemaError(f"key column {field.name!r} is {field.type}; key by numbers, text, booleans or times")
+
+
+def _validity(column: pa.Array) -> U8:
+    """1 for each value, 0 for each null."""
+    bits = column.buffers()[0]
+    if bits is None:  # a column of type null
+        return np.zeros(len(column), np.uint8)
+    byte, bit = divmod(column.offset, 8)
+    flags = np.unpackbits(np.frombuffer(bits, np.uint8, offset=byte), count=bit + len(column), bitorder="little")
+    return flags[bit:]
 
 
 def _values(buffer: pa.Buffer | None, dtype: np.dtype[Any], offset: int, count: int) -> npt.NDArray[Any]:

@@ -24,6 +24,7 @@ class KeyCodes:
         self.fields = fields
         self._columns = [column_code(field) for field in fields]
         self.in_bytes = len(fields) != 1 or not self._columns[0].is_word
+        self._fixed_bytes = sum(WORD_BYTES if code.is_word else LENGTH_BYTES for code in self._columns)
 
     def encode(self, columns: list[pa.Array]) -> Keys:
         """Codes of each row; columns of another type than their field's are cast to it."""
@@ -32,9 +33,10 @@ class KeyCodes:
             return parts[0]
         if len({len(part.words) for part in parts}) > 1:
             raise SchemaError(f"key columns of different lengths: {[len(column) for column in columns]}")
-        lengths = np.zeros(len(parts[0].words), np.int64)
+        lengths = np.full(len(parts[0].words), self._fixed_bytes)
         for part, code in zip(parts, self._columns):
-            lengths += WORD_BYTES if code.is_word else LENGTH_BYTES + np.maximum(part.sizes, 0)
+            if not code.is_word:
+                lengths += np.maximum(part.sizes, 0)
         starts = np.cumsum(lengths) - lengths
         data, cursor = np.empty(int(lengths.sum()), np.uint8), starts.copy()
         for part, code in zip(parts, self._columns):
