@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.state.index import Admission, KeyIndex
-from headrace.state.residency import Policy, Rule
+from headrace.state.policies import Policy, Rule
 
 Key = Hashable
 NEVER = 2**63 - 1

@@ -21,9 +21,9 @@ from headrace.errors import StateError
 from headrace.state import buckets, keybytes, probing, residency
 from headrace.state import registers as reg
 from headrace.state.buckets import bucket_of
-from headrace.state.compiled import _DIGEST, KERNEL_MODULES
+from headrace.state.compiled import _DIGEST, KERNEL_MODULES, compiled
 from headrace.state.index import KeyIndex
-from headrace.state.residency import FREQUENT, INC, MARKER, SPACE_SAVING
+from headrace.state.policies import FREQUENT, INC, MARKER, SPACE_SAVING
 from headrace.state.warming import warm
 
 KINDS: dict[str, tuple[list[pa.DataType], list[tuple[Any, ...]]]] = {
@@ -275,7 +275,13 @@ def test_a_changed_part_of_a_kernel_is_compiled_anew() -> None:
     """numba looks only at the kernel's own file; all files with parts of kernels must be in the digest."""
     files = Path(residency.__file__).parent.glob("*.py")
     parts = {path.stem for path in files if re.search(r"^@(compiled|inlined)$", path.read_text(), re.M)}
-    assert {*KERNEL_MODULES} == parts | {"registers"}
+    assert {*KERNEL_MODULES} == parts | {"registers", "policies"}
+
+
+def test_without_a_place_for_the_cache_kernels_still_work() -> None:
+    made: dict[str, Any] = {}
+    exec("def twice(x): return 2 * x", made)
+    assert compiled(made["twice"])(21) == 42
 
 
 def test_a_fresh_process_compiles_nothing() -> None:

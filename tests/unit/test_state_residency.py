@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from residency_reference import NEVER, Memory, Reference, index_of, run
 
 from headrace.errors import StateError
-from headrace.state.residency import FREQUENT, INC, MARKER, SPACE_SAVING, Policy, Rule
+from headrace.state.policies import FREQUENT, INC, MARKER, SPACE_SAVING, Policy, Rule
 
 POLICIES = [INC, FREQUENT, SPACE_SAVING, MARKER]
 COUNTING = [FREQUENT, SPACE_SAVING]

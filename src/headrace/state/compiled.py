@@ -27,8 +27,11 @@ _27, _30, _31 = np.uint64(27), np.uint64(30), np.uint64(31)
 _M1, _M2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
 
-KERNEL_MODULES = ("compiled", "registers", "layout", "keybytes", "probing", "residency", "buckets")
-"""Where kernels and their parts are written."""
+KERNEL_MODULES = (
+    *("compiled", "registers", "layout", "policies"),
+    *("keybytes", "probing", "idling", "residency", "buckets"),
+)
+"""Where kernels, their parts and their constants are written."""
 
 
 def _digest_of_kernels() -> str | None:

@@ -14,8 +14,9 @@ from headrace.state.columncodes import Keys
 from headrace.state.compiled import I64, U64
 from headrace.state.keycodes import KeyCodes
 from headrace.state.layout import EVICTED, HASH, LIVE, NEVER, PANE, SIZE, WORD, Batch
+from headrace.state.policies import INC, Policy
 from headrace.state.probing import find_all, give_back, rows_in_pane
-from headrace.state.residency import INC, Policy, admit
+from headrace.state.residency import admit
 from headrace.state.tables import held_bytes, new_table, with_policy, with_room, without_waste
 
 Rows = I64
@@ -234,6 +235,8 @@ class KeyIndex:
         panes = self._table.cells[rows, PANE]
         if len(rows) <= _FEW:
             counted = [(pane, 1) for pane in panes.tolist()]
+        elif panes.min() == panes.max():
+            counted = [(int(panes[0]), len(panes))]
         else:
             distinct, counts = np.unique(panes, return_counts=True)
             counted = list(zip(distinct.tolist(), counts.tolist()))

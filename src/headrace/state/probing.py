@@ -33,7 +33,7 @@ _NULL = np.uint64(0xA0761D6478BD642F)
 _PER_BYTE = np.uint64(0x9E3779B97F4A7C15)
 
 
-@compiled
+@inlined
 def fill_hashes(table: Table, batch: Batch) -> None:
     """Hash pane and key of each record: independent of all other records, so the loop pipelines well."""
     seed, mask = np.uint64(table.registers[reg.SEED]), np.uint64(table.registers[reg.HASH_MASK])
@@ -185,12 +185,13 @@ def find_all(table: Table, batch: Batch, rows: I64) -> None:
 @compiled
 def rows_in_pane(table: Table, pane: Int, rows: I64) -> None:
     """The first live rows of a pane, as many as ``rows`` has place for."""
-    row = count = 0
-    while count < len(rows):
+    count = 0
+    for row in range(table.registers[reg.TOP]):
+        if count == len(rows):
+            break
         if table.life[row] == LIVE and table.cells[row, PANE] == pane:
             rows[count] = row
             count += 1
-        row += 1
 
 
 @compiled

@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from headrace.state import registers as reg
 from headrace.state.layout import FULL_AT, LIVE, NEVER, Table
+from headrace.state.policies import Policy
 from headrace.state.probing import compact, move_slots
-from headrace.state.residency import Policy
 
 _FIRST_ROWS, _FIRST_SLOTS, _FIRST_ARENA_BYTES = 64, 128, 1024
 _MOST_ROWS = 2**32 - 2

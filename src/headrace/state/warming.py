@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from headrace.state.buckets import bucket_of
 from headrace.state.index import KeyIndex
-from headrace.state.residency import FREQUENT
+from headrace.state.policies import FREQUENT
 
 _ROWS = 2000
 
