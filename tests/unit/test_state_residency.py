@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from residency_reference import NEVER, Memory, Reference, index_of, run
 
@@ -40,12 +40,13 @@ def zipf(skew: float, keys: int, tuples: int, seed: int = 1) -> list[int]:
     lives=st.integers(0, 40),
     drops=st.lists(st.integers(0, 12), max_size=12),
 )
+@example(records=[(1, 30), (2, 30), (3, 1), (4, 2), (5, 5)], s=2, batch=1, seed=0, lives=0, drops=[0, 0, 1])
 @settings(max_examples=100)
 def test_every_step_is_the_pseudo_codes(
     policy: Policy, records: list[tuple[int, int]], s: int, batch: int, seed: int, lives: int, drops: list[int]
 ) -> None:
     """The same records absorbed, refused and pushed out, given the same choices among those that may be."""
-    memory, reference = Memory(index_of(s, policy, seed)), Reference(policy, s)
+    memory, reference, dropped = Memory(index_of(s, policy, seed)), Reference(policy, s), iter(drops)
     for now in range(0, len(records), batch):
         part = records[now : now + batch]
         keys, weights = [key for key, _ in part], [weight for _, weight in part]
@@ -60,7 +61,7 @@ def test_every_step_is_the_pseudo_codes(
             memory.index.expires[live] = [now + (lives * key) % 17 for key in memory.keys_of(live)]
             for key, slot in reference.slots.items():
                 slot.expires = now + (lives * int(str(key))) % 17
-        if drops and (key := drops.pop()) in reference.slots:
+        if (key := next(dropped, None)) in reference.slots:
             reference.drop(key)
             memory.index.drop(memory.index.find([pa.array([key])], 0))
     figures = memory.index.figures
