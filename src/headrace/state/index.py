@@ -14,14 +14,13 @@ from headrace.state.columncodes import Keys
 from headrace.state.compiled import I64, U64
 from headrace.state.keycodes import KeyCodes
 from headrace.state.layout import EVICTED, HASH, LIVE, NEVER, PANE, SIZE, WORD, Batch
+from headrace.state.panecounts import PaneCounts
 from headrace.state.policies import INC, Policy
 from headrace.state.probing import find_all, give_back, rows_in_pane
 from headrace.state.residency import admit
-from headrace.state.tables import held_bytes, new_table, with_policy, with_room, without_waste
+from headrace.state.tables import new_table, with_policy, with_room, without_waste
 
 Rows = I64
-_FEW = 64
-"""Up to so many rows, counting panes in a Python loop beats sorting them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +78,7 @@ class KeyIndex:
             raise StateError(f"an index needs at least one slot, not {slots}")
         self._codes = KeyCodes(fields)
         self._table = new_table(slots, seed)
-        self._panes: dict[int, int] = {}
+        self._panes = PaneCounts()
         self._overtaken = False  # whether a row's key may have lost tuples that INC does not know of
         self.policy = INC
         if policy != INC:
@@ -104,8 +103,8 @@ class KeyIndex:
             self._table = with_room(self._table, n - stop, key_bytes)
             stop = int(admit(self._table, batch, stop, made, rows, fresh, evicted))
         fresh, evicted = fresh[: made[0]], evicted[: made[1]]
-        self._count(fresh, 1)
-        self._count(evicted, -1)
+        self._panes.add(self.pane_of(fresh), 1)
+        self._panes.add(self.pane_of(evicted), -1)
         return Admission(rows, fresh, evicted, batch.hashes)
 
     def find(self, columns: list[pa.Array], panes: Rows | int) -> Rows:
@@ -118,7 +117,7 @@ class KeyIndex:
     def drop(self, rows: Rows) -> None:
         """Forget live rows; their numbers may be used again at once."""
         self._give_back(rows, LIVE, "is not in the index")
-        self._count(rows, -1)
+        self._panes.add(self.pane_of(rows), -1)
         self._overtaken |= self.figures.refused > 0
 
     def release(self, rows: Rows) -> None:
@@ -146,11 +145,11 @@ class KeyIndex:
 
     def panes(self) -> list[int]:
         """Panes that hold live rows, ascending."""
-        return sorted(self._panes)
+        return self._panes.panes()
 
     def rows_of(self, pane: int) -> Rows:
         """A pane's live rows, ascending; reads the table up to the last of them."""
-        rows = np.empty(self._panes.get(pane, 0), np.int64)
+        rows = np.empty(self._panes[pane], np.int64)
         rows_in_pane(self._table, pane, rows)
         return rows
 
@@ -206,7 +205,8 @@ class KeyIndex:
 
     @property
     def nbytes(self) -> int:
-        return held_bytes(self._table, self._panes)
+        """All memory held between two calls; growing holds a column's old and new arrays for a moment."""
+        return sum(array.nbytes for array in self._table) + self._panes.nbytes
 
     def __len__(self) -> int:
         return int(self._table.registers[reg.LIVE_ROWS])
@@ -227,22 +227,3 @@ class KeyIndex:
         if bad >= 0:
             raise StateError(f"row {rows[bad]} {problem}")
         self._table = without_waste(self._table)
-
-    def _count(self, rows: Rows, change: int) -> None:
-        """Keep the number of live rows per pane."""
-        if not len(rows):
-            return
-        panes = self._table.cells[rows, PANE]
-        if len(rows) <= _FEW:
-            counted = [(pane, 1) for pane in panes.tolist()]
-        elif panes.min() == panes.max():
-            counted = [(int(panes[0]), len(panes))]
-        else:
-            distinct, counts = np.unique(panes, return_counts=True)
-            counted = list(zip(distinct.tolist(), counts.tolist()))
-        for pane, count in counted:
-            left = self._panes.get(pane, 0) + change * count
-            if left:
-                self._panes[pane] = left
-            else:
-                del self._panes[pane]

@@ -34,9 +34,10 @@ from __future__ import annotations
 from headrace.state import registers as reg
 from headrace.state.compiled import I64, Int, borrowed, compiled, inlined
 from headrace.state.idling import LOOKS_PER_RECORD, collect_idle, idle_row, lowest_counter
+from headrace.state.keyhash import fill_hashes
 from headrace.state.layout import EVICTED, NEVER, Batch, Table, borrow_batch, borrow_table
 from headrace.state.policies import Rule
-from headrace.state.probing import fill_hashes, find, has_room, place, vacate
+from headrace.state.probing import find, has_room, place, vacate
 
 _INC, _FREQUENT, _SPACE_SAVING, _MARKER = map(int, Rule)
 _NO_ROOM, _REFUSED = -2, -1

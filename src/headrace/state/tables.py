@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import numpy as np
@@ -89,11 +88,6 @@ def without_waste(table: Table) -> Table:
     registers[reg.ARENA_USED] = compact(table, arena)
     registers[reg.ARENA_WASTE] = 0
     return table._replace(arena=arena)
-
-
-def held_bytes(table: Table, panes: dict[int, int]) -> int:
-    """All memory held: arrays, and the count of rows per pane."""
-    return sum(array.nbytes for array in table) + sys.getsizeof(panes) + 64 * len(panes)
 
 
 def _with_rows(table: Table, records: int) -> Table:
