@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.state.index import Admission, KeyIndex
-from headrace.state.residency import Policy, Rule
+from headrace.state.policies import Policy, Rule
 
 Key = Hashable
 NEVER = 2**63 - 1
@@ -39,6 +39,7 @@ class Reference:
     refused: Counter[Key] = field(default_factory=Counter)
     evicted: list[tuple[Key, int]] = field(default_factory=list)
     decrements: int = 0
+    floor: int = 0
 
     def record(self, key: Key, weight: int, now: int, choices: Iterator[Key]) -> bool:
         """Whether the record is absorbed; takes a choice if a slot must be emptied."""
@@ -47,7 +48,7 @@ class Reference:
             slot.c, slot.t = 1 if self.policy.rule == Rule.MARKER else slot.c + weight, slot.t + weight
             return True
         if len(self.slots) < self.s:
-            self._enter(key, weight, weight)
+            self._enter(key, self.floor + weight, weight)
             return True
         c = getattr(self, f"_{self.policy.rule.name.lower()}")(weight, now, choices)
         if c is None:
@@ -55,6 +56,10 @@ class Reference:
             return False
         self._enter(key, c, weight)
         return True
+
+    def drop(self, key: Key) -> None:
+        """The caller forgets a key; the thesis has no such step."""
+        del self.slots[key]
 
     def _enter(self, key: Key, c: int, weight: int) -> None:
         self.slots[key] = Slot(1 if self.policy.rule == Rule.MARKER else c, weight)
@@ -72,8 +77,8 @@ class Reference:
         return None
 
     def _space_saving(self, weight: int, now: int, choices: Iterator[Key]) -> int | None:
-        lowest = min(slot.c for slot in self.slots.values())
-        return lowest + weight if self._evict(lowest, now, choices) else None
+        self.floor = min(slot.c for slot in self.slots.values())  # what any absent key has lost at most
+        return self.floor + weight if self._evict(self.floor, now, choices) else None
 
     def _marker(self, weight: int, now: int, choices: Iterator[Key]) -> int | None:
         if self._with_counter(0):

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import SchemaError
+from headrace.state.columncodes import Keys
 from headrace.state.grouping import key_arrays, key_codes
-from headrace.state.keycodes import KeyCodes, Keys
+from headrace.state.keycodes import KeyCodes
 
 NAN = float("nan")
 DAYS = [datetime(2024, 1, 2, tzinfo=UTC), datetime(1960, 1, 1, tzinfo=UTC)]

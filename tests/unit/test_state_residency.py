@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from residency_reference import NEVER, Memory, Reference, index_of, run
 
 from headrace.errors import StateError
-from headrace.state.residency import FREQUENT, INC, MARKER, SPACE_SAVING, Policy, Rule
+from headrace.state.policies import FREQUENT, INC, MARKER, SPACE_SAVING, Policy, Rule
 
 POLICIES = [INC, FREQUENT, SPACE_SAVING, MARKER]
 COUNTING = [FREQUENT, SPACE_SAVING]
@@ -32,13 +32,21 @@ def zipf(skew: float, keys: int, tuples: int, seed: int = 1) -> list[int]:
 
 
 @pytest.mark.parametrize("policy", ALL, ids=names)
-@given(records=RECORDS, s=st.integers(1, 6), batch=st.integers(1, 9), seed=st.integers(0, 5), lives=st.integers(0, 40))
-@settings(max_examples=60)
+@given(
+    records=RECORDS,
+    s=st.integers(1, 6),
+    batch=st.integers(1, 9),
+    seed=st.integers(0, 5),
+    lives=st.integers(0, 40),
+    drops=st.lists(st.integers(0, 12), max_size=12),
+)
+@example(records=[(1, 30), (2, 30), (3, 1), (4, 2), (5, 5)], s=2, batch=1, seed=0, lives=0, drops=[0, 0, 1])
+@settings(max_examples=100)
 def test_every_step_is_the_pseudo_codes(
-    policy: Policy, records: list[tuple[int, int]], s: int, batch: int, seed: int, lives: int
+    policy: Policy, records: list[tuple[int, int]], s: int, batch: int, seed: int, lives: int, drops: list[int]
 ) -> None:
     """The same records absorbed, refused and pushed out, given the same choices among those that may be."""
-    memory, reference = Memory(index_of(s, policy, seed)), Reference(policy, s)
+    memory, reference, dropped = Memory(index_of(s, policy, seed)), Reference(policy, s), iter(drops)
     for now in range(0, len(records), batch):
         part = records[now : now + batch]
         keys, weights = [key for key, _ in part], [weight for _, weight in part]
@@ -53,6 +61,9 @@ def test_every_step_is_the_pseudo_codes(
             memory.index.expires[live] = [now + (lives * key) % 17 for key in memory.keys_of(live)]
             for key, slot in reference.slots.items():
                 slot.expires = now + (lives * int(str(key))) % 17
+        if (key := next(dropped, None)) in reference.slots:
+            reference.drop(key)
+            memory.index.drop(memory.index.find([pa.array([key])], 0))
     figures = memory.index.figures
     assert figures.decrements == reference.decrements and figures.evictions == len(reference.evicted)
     assert figures.refused == reference.refused.total() and figures.tuples == sum(w for _, w in records)
@@ -271,14 +282,14 @@ def test_a_row_that_completes_is_found_after_a_fruitless_round() -> None:
 @pytest.mark.parametrize("policy", [FREQUENT, SPACE_SAVING, MARKER], ids=names)
 def test_the_choice_is_even(policy: Policy) -> None:
     chosen: Counter[int] = Counter()
-    for seed in range(2000):
+    for seed in range(800):
         memory = Memory(index_of(8, policy, seed))
         memory.absorb(list(range(8)))
         if policy != SPACE_SAVING:
             memory.absorb([100])
         memory.absorb([0, 1, 2, 3])
         chosen.update(memory.keys_of(memory.absorb([101]).evicted))
-    assert chosen.keys() == {4, 5, 6, 7} and max(chosen.values()) < 1.2 * 500
+    assert chosen.keys() == {4, 5, 6, 7} and max(chosen.values()) < 1.3 * 200
 
 
 @pytest.mark.parametrize("policy", [FREQUENT, SPACE_SAVING, MARKER], ids=names)
@@ -298,12 +309,15 @@ def test_inc_becomes_another_policy_at_run_time(policy: Policy) -> None:
     memory.index.adopt(INC)
     memory.absorb([77_777])
     assert memory.on_disk[77_777] == 1
+    with pytest.raises(StateError, match="no coverage guarantee"):
+        memory.index.coverage_of(memory.index.all_rows())
 
 
 @pytest.mark.parametrize("policy", COUNTING, ids=names)
-def test_coverage_after_a_policy_that_pushed_rows_out(policy: Policy) -> None:
+@pytest.mark.parametrize("earlier", POLICIES, ids=names)
+def test_coverage_remembers_what_an_earlier_policy_lost(earlier: Policy, policy: Policy) -> None:
     keys = zipf(1.1, 500, 10_000)
-    memory = run(keys[:5000], 40, MARKER)
+    memory = run(keys[:5000], 40, earlier)
     memory.index.adopt(policy)
     for at in range(5000, 10_000, 500):
         memory.absorb(keys[at : at + 500])

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.state.index import KeyIndex
-from headrace.state.residency import FREQUENT, INC, Policy
+from headrace.state.policies import FREQUENT, INC, Policy
 
 _KEYS, _BATCH_ROWS, _BATCHES, _SKEW = 1_000_000, 65_536, 64, 1.1
 

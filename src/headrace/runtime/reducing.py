@@ -21,7 +21,7 @@ from headrace.state.diskrows import spill_home
 from headrace.state.grouping import Rows, check_key_type, group
 from headrace.state.mrhash import MrHash
 from headrace.state.panes import PaneStates, Unbounded
-from headrace.state.residency import INC, Policy
+from headrace.state.policies import INC, Policy
 from headrace.state.table import GroupTable, Partials
 from headrace.state.userstates import UserState
 

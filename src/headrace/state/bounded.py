@@ -24,7 +24,7 @@ from headrace.state.grouping import Rows
 from headrace.state.hashing import slices_of
 from headrace.state.index import Admission
 from headrace.state.panes import Settled, at_pane_zero
-from headrace.state.residency import FREQUENT, INC, MARKER, SPACE_SAVING, Policy
+from headrace.state.policies import FREQUENT, INC, MARKER, SPACE_SAVING, Policy
 from headrace.state.table import GroupTable, Partials
 
 ENGINES: dict[str, Policy] = {

@@ -10,16 +10,18 @@ import pyarrow as pa
 
 from headrace.errors import StateError
 from headrace.state import registers as reg
+from headrace.state.columncodes import Keys
 from headrace.state.compiled import I64, U64
-from headrace.state.keycodes import KeyCodes, Keys
+from headrace.state.keycodes import KeyCodes
+from headrace.state.keyhash import hash_all
 from headrace.state.layout import EVICTED, HASH, LIVE, NEVER, PANE, SIZE, WORD, Batch
-from headrace.state.probing import fill_hashes, find_all, give_back
-from headrace.state.residency import INC, Policy, admit
-from headrace.state.tables import held_bytes, new_table, row_bytes, with_policy, with_room, without_waste
+from headrace.state.panecounts import PaneCounts
+from headrace.state.policies import INC, Policy
+from headrace.state.probing import find_all, give_back, rows_in_pane
+from headrace.state.residency import admit
+from headrace.state.tables import new_table, row_bytes, with_policy, with_room, without_waste
 
 Rows = I64
-_FEW = 64
-"""Up to so many rows, counting panes in a Python loop beats sorting them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +79,8 @@ class KeyIndex:
             raise StateError(f"an index needs at least one slot, not {slots}")
         self._codes = KeyCodes(fields)
         self._table = new_table(slots, seed)
-        self._panes: dict[int, int] = {}
-        self._overtaken = False
+        self._panes = PaneCounts()
+        self._overtaken = False  # whether a row's key may have lost tuples that INC does not know of
         self.policy = INC
         if policy != INC:
             self.adopt(policy)
@@ -102,8 +104,8 @@ class KeyIndex:
             self._table = with_room(self._table, n - stop, key_bytes)
             stop = int(admit(self._table, batch, stop, made, rows, fresh, evicted))
         fresh, evicted = fresh[: made[0]], evicted[: made[1]]
-        self._count(fresh, 1)
-        self._count(evicted, -1)
+        self._panes.add(self.pane_of(fresh), 1)
+        self._panes.add(self.pane_of(evicted), -1)
         return Admission(rows, fresh, evicted, batch.hashes)
 
     def find(self, columns: list[pa.Array], panes: Rows | int) -> Rows:
@@ -116,14 +118,14 @@ class KeyIndex:
     def key_hashes(self, columns: list[pa.Array]) -> U64:
         """Hashes of keys alone, whatever their pane: the same in all indexes of one seed."""
         batch = self._batch(columns, 0, None)
-        fill_hashes(self._table, batch)
+        hash_all(self._table, batch)
         return batch.hashes
 
     def drop(self, rows: Rows) -> None:
         """Forget live rows; their numbers may be used again at once."""
-        self._overtaken |= bool(len(rows)) and bool(self._table.registers[reg.REFUSED])
         self._give_back(rows, LIVE, "is not in the index")
-        self._count(rows, -1)
+        self._panes.add(self.pane_of(rows), -1)
+        self._overtaken |= self.figures.refused > 0
 
     def release(self, rows: Rows) -> None:
         """Forget evicted rows; their numbers may be used again."""
@@ -133,6 +135,8 @@ class KeyIndex:
         """Go on under another policy. Rows stay; counters start anew, so guarantees are about tuples from now on."""
         if policy.complete_only and not policy.evicts:
             raise StateError("INC never pushes a row out, complete or not; use INC, or another rule")
+        if self.policy != INC:
+            self._overtaken |= self.figures.refused + self.figures.evictions > 0
         self._table = with_policy(self._table, policy)
         self.policy = policy
 
@@ -148,14 +152,13 @@ class KeyIndex:
 
     def panes(self) -> list[int]:
         """Panes that hold live rows, ascending."""
-        return sorted(self._panes)
+        return self._panes.panes()
 
     def rows_of(self, pane: int) -> Rows:
-        """A pane's live rows, ascending; looks through all rows unless it is the only pane."""
-        if pane not in self._panes:
-            return np.zeros(0, np.int64)
-        rows = self.all_rows()
-        return rows if len(self._panes) == 1 else rows[self._table.cells[rows, PANE] == pane]
+        """A pane's live rows, ascending; reads the table up to the last of them."""
+        rows = np.empty(self._panes[pane], np.int64)
+        rows_in_pane(self._table, pane, rows)
+        return rows
 
     def all_rows(self) -> Rows:
         """Live rows, ascending."""
@@ -219,7 +222,8 @@ class KeyIndex:
 
     @property
     def nbytes(self) -> int:
-        return held_bytes(self._table, self._panes)
+        """All memory held between two calls; growing holds a column's old and new arrays for a moment."""
+        return sum(array.nbytes for array in self._table) + self._panes.nbytes
 
     def __len__(self) -> int:
         return int(self._table.registers[reg.LIVE_ROWS])
@@ -240,20 +244,3 @@ class KeyIndex:
         if bad >= 0:
             raise StateError(f"row {rows[bad]} {problem}")
         self._table = without_waste(self._table)
-
-    def _count(self, rows: Rows, change: int) -> None:
-        """Keep the number of live rows per pane."""
-        if not len(rows):
-            return
-        panes = self._table.cells[rows, PANE]
-        if len(rows) <= _FEW:
-            counted = [(pane, 1) for pane in panes.tolist()]
-        else:
-            distinct, counts = np.unique(panes, return_counts=True)
-            counted = list(zip(distinct.tolist(), counts.tolist()))
-        for pane, count in counted:
-            left = self._panes.get(pane, 0) + change * count
-            if left:
-                self._panes[pane] = left
-            else:
-                del self._panes[pane]

@@ -19,7 +19,7 @@ from headrace.state.diskrows import Buckets, DiskRows
 from headrace.state.grouping import Rows
 from headrace.state.hashing import slices_of
 from headrace.state.panes import Settled
-from headrace.state.residency import INC
+from headrace.state.policies import INC
 
 TIME = "__time"
 _BUFFER_SHARE = 0.4

@@ -1,4 +1,4 @@
-"""The open-addressing table under ``KeyIndex``: hash, find, place and remove (compiled).
+"""The open-addressing table under ``KeyIndex``: find, place and remove (compiled).
 
 One slot is one word: the upper half of the key's 64-bit hash, and a row number plus one. The slot where
 a search starts is the hash's leading bits, so a slot alone says where it belongs: deleting shifts its
@@ -11,7 +11,8 @@ from __future__ import annotations
 import numpy as np
 
 from headrace.state import registers as reg
-from headrace.state.compiled import I64, U8, U64, Int, compiled, inlined, mixed, word_at
+from headrace.state.compiled import I64, U8, U64, Int, compiled, inlined, word_at
+from headrace.state.keyhash import fill_hashes
 from headrace.state.layout import (
     FREE,
     FULL_AT,
@@ -29,39 +30,6 @@ from headrace.state.layout import (
 
 _UPPER, _LOWER = np.uint64(0xFFFFFFFF00000000), np.uint64(0xFFFFFFFF)
 _ONE = np.uint64(1)
-_NULL = np.uint64(0xA0761D6478BD642F)
-_PER_BYTE = np.uint64(0x9E3779B97F4A7C15)
-
-
-@compiled
-def fill_hashes(table: Table, batch: Batch) -> None:
-    """Hash pane and key of each record: independent of all other records, so the loop pipelines well."""
-    seed, mask = np.uint64(table.registers[reg.SEED]), np.uint64(table.registers[reg.HASH_MASK])
-    step = 1 if len(batch.panes) > 1 else 0
-    sized = len(batch.sizes) > 0
-    for i in range(len(batch.words)):
-        salt = mixed(np.uint64(batch.panes[i * step]) + seed)
-        if sized and batch.sizes[i] < 0:
-            found = mixed(salt ^ _NULL)
-        elif batch.in_bytes:
-            found = hash_bytes(batch.data, np.int64(batch.words[i]), batch.sizes[i], salt)
-        else:
-            found = mixed(salt ^ batch.words[i])
-        batch.hashes[i] = found & mask
-
-
-@inlined
-def hash_bytes(data: U8, start: Int, size: Int, salt: np.uint64) -> np.uint64:
-    """Eight bytes at a time; the last word overlaps the one before rather than being cut into bytes."""
-    found = mixed(salt + np.uint64(size) * _PER_BYTE)
-    if size >= 8:
-        for at in range(start, start + size - 8, 8):
-            found = mixed(found ^ word_at(data, at))
-        return mixed(found ^ word_at(data, start + size - 8))
-    tail = np.uint64(0)
-    for k in range(size):
-        tail = (tail << np.uint64(8)) | np.uint64(data[start + k])
-    return mixed(found ^ tail)
 
 
 @inlined
@@ -180,6 +148,18 @@ def find_all(table: Table, batch: Batch, rows: I64) -> None:
     step = 1 if len(batch.panes) > 1 else 0
     for i in range(len(rows)):
         rows[i] = find(table, batch, i, batch.panes[i * step])
+
+
+@compiled
+def rows_in_pane(table: Table, pane: Int, rows: I64) -> None:
+    """The first live rows of a pane, as many as ``rows`` has place for."""
+    count = 0
+    for row in range(table.registers[reg.TOP]):
+        if count == len(rows):
+            break
+        if table.life[row] == LIVE and table.cells[row, PANE] == pane:
+            rows[count] = row
+            count += 1
 
 
 @compiled

@@ -19,65 +19,28 @@ when the row entered, and under FREQUENT and SPACE_SAVING this bounds what was l
 counter, coverage >= t / counter. With w = 1 everywhere these are the thesis's own statements, with D as observed
 instead of M / (s + 1).
 
-Where we depart: the thesis groups counters by value; we look through all counters whenever no row is idle any
-more. Each such look follows a rise of the level by one at least, which takes s + 1 tuples (FREQUENT; s for the
-others), so a tuple still costs O(1) amortised.
+Where we depart: the pseudo-code decrements counters or groups them by value; we look through all s counters
+whenever no row is idle any more. Each such look follows a rise of the level by one at least, which takes s + 1
+tuples (FREQUENT; s for the others), so a tuple still costs O(1) amortised. That is by weight: if weights spread
+over far more values than there are slots, looks come every few records.
 
 Streaming (``complete_only``): an idle row may be pushed out only if it is complete, ``expires <= now``; if there
 are idle rows but none complete, the record is refused and the level stays. Complete rows are found by a hand that
-goes round the idle ones. A record pays for eight looks and unused ones are saved up to one round, so after a fruitless
-round a row that completes is found a few records late at worst. No coverage is claimed.
+goes round the idle ones (``state.idling``). No coverage is claimed.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import IntEnum
-
-import numpy as np
-
 from headrace.state import registers as reg
 from headrace.state.compiled import I64, Int, borrowed, compiled, inlined
+from headrace.state.idling import LOOKS_PER_RECORD, collect_idle, idle_row, lowest_counter
+from headrace.state.keyhash import fill_hashes
 from headrace.state.layout import EVICTED, NEVER, Batch, Table, borrow_batch, borrow_table
-from headrace.state.probing import fill_hashes, find, has_room, place, vacate
+from headrace.state.policies import Rule
+from headrace.state.probing import find, has_room, place, vacate
 
-_LOOKS_PER_RECORD = 8
-_INC, _FREQUENT, _SPACE_SAVING, _MARKER = range(4)
+_INC, _FREQUENT, _SPACE_SAVING, _MARKER = map(int, Rule)
 _NO_ROOM, _REFUSED = -2, -1
-_12, _25, _27 = np.uint64(12), np.uint64(25), np.uint64(27)
-_STAR = np.uint64(0x2545F4914F6CDD1D)
-
-
-class Rule(IntEnum):
-    """What happens to a new key when all slots are taken."""
-
-    INC = _INC
-    FREQUENT = _FREQUENT
-    SPACE_SAVING = _SPACE_SAVING
-    MARKER = _MARKER
-
-
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """A rule, and whether only complete rows may be pushed out (windows, sessions)."""
-
-    rule: Rule
-    complete_only: bool = False
-
-    @property
-    def evicts(self) -> bool:
-        return self.rule != Rule.INC
-
-    @property
-    def counts(self) -> bool:
-        """Whether rows know how many tuples they absorbed."""
-        return self.rule in (Rule.FREQUENT, Rule.SPACE_SAVING)
-
-
-INC = Policy(Rule.INC)
-FREQUENT = Policy(Rule.FREQUENT)
-SPACE_SAVING = Policy(Rule.SPACE_SAVING)
-MARKER = Policy(Rule.MARKER)
 
 
 @compiled
@@ -91,7 +54,7 @@ def admit(table: Table, batch: Batch, start: Int, made: I64, rows: I64, fresh: I
     registers, stop = table.registers, len(rows)
     if start == 0:
         fill_hashes(table, batch)
-        registers[reg.LOOKS] = min(registers[reg.LOOKS] + stop * _LOOKS_PER_RECORD, registers[reg.IDLE])
+        registers[reg.LOOKS] = min(registers[reg.LOOKS] + stop * LOOKS_PER_RECORD, registers[reg.IDLE])
     step = 1 if len(batch.panes) > 1 else 0
     tuples = refused = 0
     for i in range(start, len(rows)):
@@ -171,81 +134,23 @@ def _start(table: Table, row: Int, level: Int, weight: Int) -> None:
 def _victim(table: Table, weight: Int) -> Int:
     """The row to push out for a record of this weight, or -1 to refuse it."""
     registers = table.registers
-    row = _idle_row(table)
+    row = idle_row(table)
     if row >= 0 or registers[reg.IDLE]:
         return row
     if registers[reg.RULE] == _MARKER:
         registers[reg.LEVEL] += 1
-        _collect_idle(table)
+        collect_idle(table)
         return -1
     level = registers[reg.LEVEL]
     if registers[reg.RULE] == _FREQUENT and level + weight < registers[reg.LOWEST]:
         rise = weight
     else:
-        registers[reg.LOWEST] = _lowest(table)
+        registers[reg.LOWEST] = lowest_counter(table)
         rise = registers[reg.LOWEST] - level
     if registers[reg.RULE] == _FREQUENT:
         rise = min(rise, weight)
         registers[reg.DECREMENTS] += rise
     registers[reg.LEVEL] += rise
     if registers[reg.LEVEL] == registers[reg.LOWEST]:
-        _collect_idle(table)
-    return _idle_row(table) if registers[reg.RULE] == _SPACE_SAVING or weight > rise else -1
-
-
-@inlined
-def _idle_row(table: Table) -> Int:
-    """Take an idle row that may be pushed out: any, at random, or the next complete one; -1 if there is none.
-
-    Rows that were touched since they were collected are no longer idle and leave the list here.
-    """
-    registers, idle, counters = table.registers, table.idle, table.counters
-    level = registers[reg.LEVEL]
-    while registers[reg.IDLE] and counters[idle[registers[reg.IDLE] - 1]] != level:
-        registers[reg.IDLE] -= 1
-    streaming = len(table.expires) > 0
-    while registers[reg.IDLE]:
-        at = registers[reg.HAND] % registers[reg.IDLE] if streaming else _roll(registers, registers[reg.IDLE])
-        row: Int = idle[at]
-        if streaming and counters[row] == level and table.expires[row] > registers[reg.NOW]:
-            if registers[reg.LOOKS] == 0:
-                return -1
-            registers[reg.LOOKS] -= 1
-            registers[reg.HAND] = at + 1
-            continue
-        registers[reg.IDLE] -= 1
-        idle[at] = idle[registers[reg.IDLE]]
-        if counters[row] == level:
-            return row
-    return -1
-
-
-@inlined
-def _roll(registers: I64, sides: Int) -> Int:
-    """A number below ``sides`` (xorshift64*, seeded with the index)."""
-    x = np.uint64(registers[reg.DICE])
-    x ^= x >> _12
-    x ^= x << _25
-    x ^= x >> _27
-    registers[reg.DICE] = np.int64(x)
-    return np.int64(((x * _STAR) >> np.uint64(32)) * np.uint64(sides) >> np.uint64(32))
-
-
-@inlined
-def _lowest(table: Table) -> Int:
-    lowest = NEVER
-    for row in range(table.registers[reg.TOP]):
-        lowest = min(lowest, table.counters[row])
-    return lowest
-
-
-@inlined
-def _collect_idle(table: Table) -> None:
-    registers, count = table.registers, 0
-    level = registers[reg.LEVEL]
-    for row in range(registers[reg.TOP]):
-        if table.counters[row] == level:
-            table.idle[count] = row
-            count += 1
-    registers[reg.IDLE] = registers[reg.LOOKS] = count
-    registers[reg.HAND] = 0
+        collect_idle(table)
+    return idle_row(table) if registers[reg.RULE] == _SPACE_SAVING or weight > rise else -1

@@ -13,7 +13,7 @@ from headrace.state.changes import ID_BYTES, ID_COLUMNS, PANE, Change, Digest, w
 from headrace.state.grouping import Key, Rows, key_arrays, key_values
 from headrace.state.hashing import U64, hash_columns, row_stamps, slices_of
 from headrace.state.index import Admission, KeyIndex
-from headrace.state.residency import INC, Policy
+from headrace.state.policies import INC, Policy
 from headrace.state.tracking import Tracking
 
 _FIRST_CAPACITY = 1024

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import numpy as np
@@ -10,8 +9,8 @@ import numpy.typing as npt
 
 from headrace.state import registers as reg
 from headrace.state.layout import FULL_AT, LIVE, NEVER, Table
+from headrace.state.policies import Policy
 from headrace.state.probing import compact, move_slots
-from headrace.state.residency import Policy
 
 _FIRST_ROWS, _FIRST_SLOTS, _FIRST_ARENA_BYTES = 64, 128, 1024
 _MOST_ROWS = 2**32 - 2
@@ -24,7 +23,7 @@ def new_table(limit: int | None, seed: int) -> Table:
     registers[reg.SEED] = (seed * 0x9E3779B97F4A7C15 + 0xD1B54A32D192ED03) % 2**63
     registers[reg.DICE] = registers[reg.SEED] | 1  # xorshift must not start at zero
     registers[reg.HASH_MASK] = -1
-    registers[reg.LIMIT] = _MOST_ROWS if limit is None else limit
+    registers[reg.LIMIT] = _MOST_ROWS if limit is None else min(limit, _MOST_ROWS)
     registers[reg.SHIFT] = 64 - (_FIRST_SLOTS.bit_length() - 1)
     none = np.zeros(0, np.int64)
     rows = min(_FIRST_ROWS, int(registers[reg.LIMIT]))
@@ -89,11 +88,6 @@ def without_waste(table: Table) -> Table:
     registers[reg.ARENA_USED] = compact(table, arena)
     registers[reg.ARENA_WASTE] = 0
     return table._replace(arena=arena)
-
-
-def held_bytes(table: Table, panes: dict[int, int]) -> int:
-    """All memory held: arrays, and the count of rows per pane."""
-    return sum(array.nbytes for array in table) + sys.getsizeof(panes) + 64 * len(panes)
 
 
 def row_bytes(table: Table) -> int:

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from headrace.state.buckets import bucket_of
 from headrace.state.index import KeyIndex
-from headrace.state.residency import FREQUENT
+from headrace.state.policies import FREQUENT
 
 _ROWS = 2000
 
@@ -20,6 +20,8 @@ def warm() -> None:
         index = KeyIndex([pa.field(str(i), column.type) for i, column in enumerate(columns)], policy=FREQUENT)
         rows = index.admit(columns, 0).rows
         index.find(columns, 0)
+        index.key_hashes(columns)
+        index.rows_of(0)
         index.key_columns(rows[:1])
         index.drop(rows[1:])
     bucket_of(index.hash_of(rows[:1]), 0, 2)
