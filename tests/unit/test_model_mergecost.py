@@ -143,7 +143,9 @@ def _shuffle(output: pa.Table, reducers: list[SortMerge]) -> None:
 
 def _sorter(directory: Path, buffer_bytes: float, chosen: Settings) -> SortMerge:
     own = tempfile.mkdtemp(dir=directory)
-    return SortMerge(Path(own), memory_bytes=int(5 * buffer_bytes), merge_factor=chosen.merge_factor)
+    engine = SortMerge(Path(own), memory_bytes=int(5 * buffer_bytes), merge_factor=chosen.merge_factor)
+    assert engine.buffer_bytes == int(buffer_bytes)
+    return engine
 
 
 def _write_bytes(buffer_bytes: float, chosen: Settings) -> float:

@@ -36,8 +36,8 @@ def written_bytes(runs: float, run_bytes: float, factor: int) -> float:
     Exact for n < 2F−1, where no merge is written and the equation, made for full trees, would turn
     too small and even negative; exact at n = F²; in between off by 1 % on average, near n = 2F by tens.
 
-    >>> written_bytes(4, 1.0, 4), written_bytes(16, 1.0, 4), written_bytes(1, 1.0, 10)
-    (4.0, 32.0, 1.0)
+    >>> written_bytes(2, 1.0, 2), written_bytes(4, 1.0, 2), written_bytes(1, 1.0, 10)
+    (2.0, 8.0, 1.0)
     """
     check_factor(factor)
     if runs < 2 * factor - 1:

@@ -7,7 +7,7 @@ that sums are exact and both versions of the scheduler decide alike.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
@@ -42,12 +42,15 @@ class Item:
     cost_ns: int
     count: int
     per_window: int = 1
-    batch: Any = None
-    rows: Times | None = None
+    batch: Any = field(default=None, compare=False)
+    rows: Times | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         if self.cost_ns < 1 or self.count < 1 or self.per_window < 1:
-            raise DataError(f"cost, count and records per window of an item are 1 or more: {self}")
+            raise DataError(
+                f"an item's cost ({self.cost_ns} ns), count ({self.count}) and records per window "
+                f"({self.per_window}) are 1 or more"
+            )
 
     @property
     def burden(self) -> int:
@@ -57,10 +60,7 @@ class Item:
 
 @dataclass(slots=True)
 class RunningMean:
-    """Mean cost of a record, of recent items more than of old ones; 1 ns until the first is measured.
-
-    So an unmeasured group sheds only what is already late.
-    """
+    """Mean cost of a record, of recent items more than of old ones; None until the first is measured."""
 
     total_ns: float = 0.0
     records: float = 0.0
@@ -70,8 +70,8 @@ class RunningMean:
         self.records = self.records * _FADING + count
 
     @property
-    def cost_ns(self) -> int:
-        return max(1, round(self.total_ns / self.records)) if self.records else 1
+    def cost_ns(self) -> int | None:
+        return max(1, round(self.total_ns / self.records)) if self.records else None
 
 
 class RecordCosts:
@@ -86,10 +86,10 @@ class RecordCosts:
         self._groups[place].measured(elapsed_ns, count)
         self._all.measured(elapsed_ns, count)
 
-    def cost_ns(self, place: KeyPlace) -> int:
+    def cost_ns(self, place: KeyPlace) -> int | None:
         return self._groups[place].cost_ns
 
-    def mean_ns(self) -> int:
+    def mean_ns(self) -> int | None:
         return self._all.cost_ns
 
 
@@ -111,13 +111,23 @@ def items_of(
         units, of_row = np.unique(deadlines_us[members] // unit_us, return_inverse=True)
         order = members[np.argsort(of_row, kind="stable")]
         ends = np.cumsum(np.bincount(of_row, minlength=len(units)))
+        cost_ns = _presumed_ns(costs.cost_ns(place), unit_us)
         for unit, rows in zip(units.tolist(), np.split(order, ends[:-1])):
-            yield Item(unit * unit_us, costs.cost_ns(place), len(rows), per_window, batch, rows)
+            yield Item(unit * unit_us, cost_ns, len(rows), per_window, batch, rows)
 
 
-def batch_item(deadlines_us: Times, costs: RecordCosts, *, batch: Any = None) -> Item:
+def batch_item(deadlines_us: Times, bound_us: int, costs: RecordCosts, *, batch: Any = None) -> Item:
     """A whole batch as one item for batch-level scheduling: n_b records of mean cost, due with its first."""
-    return Item(int(deadlines_us.min()), costs.mean_ns(), len(deadlines_us), batch=batch)
+    cost_ns = _presumed_ns(costs.mean_ns(), deadline_unit_us(bound_us))
+    return Item(int(deadlines_us.min()), cost_ns, len(deadlines_us), batch=batch)
+
+
+def _presumed_ns(cost_ns: int | None, unit_us: int) -> int:
+    """At most 𝓛/10, or one slow measurement would shed its group for ever, and so never be corrected.
+
+    An unmeasured group sheds only what is already late.
+    """
+    return 1 if cost_ns is None else min(cost_ns, unit_us * 1000)
 
 
 def deadline_unit_us(bound_us: int) -> int:

@@ -66,8 +66,10 @@ class SortMerge:
             return
         if self._waiting:
             self._spill()
-        yield from self._merged(self._runs, self.buffer_bytes // len(self._runs))
-        self.close()
+        try:
+            yield from self._merged(self._runs, self.buffer_bytes // len(self._runs))
+        finally:
+            self.close()
 
     def close(self) -> None:
         """Forget everything and remove the runs."""
