@@ -44,11 +44,11 @@ def test_blocking_engines_stay_at_a_third() -> None:
     assert largest_gap(moments) == pytest.approx(2 / 3)
 
 
-# scalla fact 21: frequent users appear before the end, and reduce keeps within 20 points of map
+# scalla fact 21: frequent users appear before the end, and reduce keeps within 10 points of map
 def test_early_output_keeps_up_with_maps() -> None:
     moments = list(_while_maps_run("frequent users"))
     gap = largest_gap(moments)
-    assert gap is not None and gap <= 0.2
+    assert gap is not None and gap <= 0.1
     assert any(moment.reduce > 2 / 3 and moment.map < 1 for moment in moments)
 
 

@@ -50,12 +50,12 @@ def test_closed_form_is_exact_at_every_full_tree(factor: int, height: int) -> No
     assert written_bytes(runs, 1.0, factor) == pytest.approx(simulated_bytes(runs, 1.0, factor), rel=1e-9)
 
 
-def test_closed_form_between_full_trees() -> None:
-    errors = [
-        written_bytes(n, 1.0, f) / simulated_bytes(n, 1.0, f) - 1 for f in (4, 8, 10, 16) for n in range(2 * f - 1, 400)
-    ]
-    assert abs(sum(errors) / len(errors)) < 0.01
-    assert min(errors) < -0.1
+@pytest.mark.parametrize("factor", [2, 3, 4, 8, 10, 16, 32])
+def test_closed_form_between_full_trees(factor: int) -> None:
+    runs = range(2 * factor - 1, 400)
+    errors = [abs(written_bytes(n, 1.0, factor) / simulated_bytes(n, 1.0, factor) - 1) for n in runs]
+    assert max(errors) < 0.2
+    assert factor > 10 or sum(errors) / len(errors) < 0.025
 
 
 @settings(max_examples=50)
