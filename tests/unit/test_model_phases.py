@@ -69,7 +69,8 @@ def test_the_tail_of_a_gap_is_a_mixture_not_a_normal_law() -> None:
     body = (Phase("body", (Gamma(0.010, 4e-6),)),)
     rare, frequent = Path(body, EpochGap(0.4, 80.0)), Path(body, EpochGap(0.4, 20.0))
     assert rare.quantile_s(0.99) < 0.020 < 0.045 < normal_quantile_s(rare.spread, 0.99)
-    assert frequent.quantile_s(0.99) == pytest.approx(0.010 + 0.2, rel=0.01) > normal_quantile_s(frequent.spread, 0.99)
+    assert frequent.quantile_s(0.99) == pytest.approx(0.010 + 0.2, rel=0.01)
+    assert normal_quantile_s(frequent.spread, 0.99) < 0.1
     assert frequent.spread.mean_s == pytest.approx(0.010 + 0.02 * 0.2)
 
 

@@ -14,6 +14,7 @@ from headrace.errors import UnstableError
 from headrace.model.queueing import (
     Moments,
     Seconds,
+    daley_wait_s,
     expected_wait_s,
     fitted_error,
     fitted_wait_s,
@@ -45,6 +46,8 @@ def test_bounds_are_never_below_a_simulated_queue(arrivals_cv2: float, service_c
     bounds = wait_bounds(Moments.gamma(1.0, arrivals_cv2), Moments.gamma(busy, service_cv2))
     assert bounds.mean_s >= np.mean(waits) - sampling_error(waits)
     assert bounds.second_s2 >= np.mean(waits**2) - sampling_error(waits**2)
+    daley_s = daley_wait_s(arrivals_cv2, Moments.gamma(busy, service_cv2), busy)
+    assert np.mean(waits) - sampling_error(waits) <= daley_s <= bounds.mean_s + 1e-12
 
 
 @pytest.mark.parametrize("service_s", [1.0, 1.5])
@@ -109,7 +112,7 @@ def test_the_estimate_is_right_for_regular_arrivals() -> None:
 
 def test_limits_of_the_estimate() -> None:
     assert expected_wait_s(0.0, Moments.fixed(1.0), 0.9) == 0.0
-    assert expected_wait_s(1.0, Moments.fixed(1.0), 1.0) == inf
+    assert expected_wait_s(1.0, Moments.fixed(1.0), 1.0) == daley_wait_s(1.0, Moments.fixed(1.0), 1.0) == inf
 
 
 def test_merging_senders() -> None:

@@ -1,9 +1,9 @@
 """The smallest resources that carry a rate within a latency bound (SCALLA section 2.12).
 
-For S = 1..S̄: the largest rate Λ(S) whose predicted latency stays within the bound; the plan is the
+For S = 1..S̄: the largest rate Λ(S) whose predicted latency stays within the bound; the answer is the
 first S with Λ(S) ≥ λ₀. The thesis hands this to a general non-linear optimiser. We enumerate the
 integer settings, search the rate by bisection and the one continuous setting, a period, by bounded
-scalar minimisation, so a plan is the same in every run.
+scalar minimisation, so the answer is the same in every run.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Plant(Protocol[Setting]):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan(Generic[Setting]):
+class Provision(Generic[Setting]):
     """What to set for a number of resources, the largest rate it carries, and the latency expected at that rate."""
 
     resources: int
@@ -60,18 +60,18 @@ class Plan(Generic[Setting]):
 
 @dataclass(frozen=True, slots=True)
 class Infeasible:
-    """No plan: why, and what could be had instead with all resources. None: not at any rate, or bound."""
+    """No provision: why, and what could be had instead with all resources. None: not at any rate, or bound."""
 
     reason: str
     smallest_bound_s: float | None
     largest_rate_per_s: float | None
 
 
-def plan(
+def provision(
     plant: Plant[Setting], rate_per_s: float, bound_s: float, most_resources: int
-) -> Plan[Setting] | Infeasible:  # fmt: skip
+) -> Provision[Setting] | Infeasible:  # fmt: skip
     """The smallest number of resources that carries ``rate_per_s`` within ``bound_s``."""
-    best: Plan[Setting] | None = None
+    best: Provision[Setting] | None = None
     for resources in range(1, most_resources + 1):
         found = largest_rate(plant, resources, bound_s)
         if found is not None and found.rate_per_s >= rate_per_s:
@@ -80,19 +80,19 @@ def plan(
     return _refusal(plant, rate_per_s, bound_s, most_resources, best)
 
 
-def _settle(plant: Plant[Setting], found: Plan[Setting], rate_per_s: float, bound_s: float) -> Plan[Setting]:
-    """The plan as it is for its largest rate, or with another period if that is too long for the rate asked."""
+def _settle(plant: Plant[Setting], found: Provision[Setting], rate_per_s: float, bound_s: float) -> Provision[Setting]:
+    """The provision as it is for its largest rate, or with another period if that is too long for the rate asked."""
     if plant.latency_s(rate_per_s, found.setting, found.period_s) <= bound_s:
         return found
     return replace(found, period_s=best_period(plant, rate_per_s, found.setting)[0])
 
 
-def largest_rate(plant: Plant[Setting], resources: int, bound_s: float) -> Plan[Setting] | None:
-    """Λ(S): the plan for the largest rate within the bound, or None if no rate can be had.
+def largest_rate(plant: Plant[Setting], resources: int, bound_s: float) -> Provision[Setting] | None:
+    """Λ(S): the provision for the largest rate within the bound, or None if no rate can be had.
 
     Settings that could not beat the best so far, even if latency were no object, are not looked at.
     """
-    best: Plan[Setting] | None = None
+    best: Provision[Setting] | None = None
     for setting in sorted(plant.settings(resources), key=plant.limit_per_s, reverse=True):
         limit_per_s = plant.limit_per_s(setting)
         if best is not None and limit_per_s <= best.rate_per_s:
@@ -101,7 +101,7 @@ def largest_rate(plant: Plant[Setting], resources: int, bound_s: float) -> Plan[
         rate_per_s = _largest_feasible(feasible, limit_per_s, best.rate_per_s if best is not None else 0.0)
         if rate_per_s is not None:
             period_s, latency_s = best_period(plant, rate_per_s, setting)
-            best = Plan(resources, setting, period_s, rate_per_s, latency_s)
+            best = Provision(resources, setting, period_s, rate_per_s, latency_s)
     return best
 
 
@@ -155,7 +155,7 @@ def _largest_feasible(feasible: Callable[[float], bool], limit: float, to_beat: 
 
 
 def _refusal(
-    plant: Plant[Setting], rate_per_s: float, bound_s: float, resources: int, best: Plan[Setting] | None
+    plant: Plant[Setting], rate_per_s: float, bound_s: float, resources: int, best: Provision[Setting] | None
 ) -> Infeasible:
     least_s = min(
         (best_period(plant, rate_per_s, s)[1] for n in range(1, resources + 1) for s in plant.settings(n)), default=inf

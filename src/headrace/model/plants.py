@@ -83,10 +83,14 @@ def periods_of(period_s: float) -> thesis.Periods:
 
 @dataclass(frozen=True, slots=True)
 class RuntimePlant:
-    """Our runtime: resources are subtasks, a setting is how many each stage has, the period is the buffer deadline."""
+    """Our runtime: resources are subtasks, a setting is how many each stage has, the period is the buffer deadline.
+
+    ``bounded`` False plans with estimates instead of bounds: more rate, less certainty.
+    """
 
     stages: tuple[ours.Stage, ...]
     quantile: float | None = None
+    bounded: bool = True
     gap_s: float = 0.0
     epoch_s: float = 60.0
     most_bytes: float = 1_000_000
@@ -99,12 +103,14 @@ class RuntimePlant:
             yield tuple(b - a for a, b in zip((0, *ends), (*ends, resources), strict=True))
 
     def limit_per_s(self, setting: tuple[int, ...]) -> float:
-        return (1 - self.gap_s / self.epoch_s) / max(ours.busy_shares(1.0, self.stages, setting))
+        return (ours.MOST_BUSY if self.bounded else 1.0) / max(ours.busy_shares(1.0, self.stages, setting))
 
     def latency_s(self, rate_per_s: float, setting: tuple[int, ...], period_s: float) -> float:
         buffering = ours.Buffering(period_s, self.most_bytes)
         try:
-            path = ours.path_of(rate_per_s, self.stages, setting, buffering, self.gap_s, self.epoch_s)
+            path = ours.path_of(
+                rate_per_s, self.stages, setting, buffering, self.gap_s, self.epoch_s, bounded=self.bounded
+            )
             return path.spread.mean_s if self.quantile is None else path.quantile_s(self.quantile)
         except UnstableError:
             return inf

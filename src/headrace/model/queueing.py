@@ -1,8 +1,8 @@
 """Waits in a G/G/1 queue, from moments of inter-arrival and service times.
 
-Three answers for three uses: ``wait_bounds`` is the upper bound of SCALLA section 2.9, ``fitted_wait_s``
-the product form of Nephele Streaming section 2.9 with its fitted error, ``expected_wait_s`` our best
-estimate where arrivals are more regular than Poisson.
+Several answers for several uses: ``wait_bounds`` is the upper bound of SCALLA section 2.9, ``fitted_wait_s``
+the product form of Nephele Streaming section 2.9 with its fitted error, ``expected_wait_s`` and
+``daley_wait_s`` our estimate and our bound where arrivals are nearly periodic or load is low.
 """
 
 from __future__ import annotations
@@ -131,6 +131,16 @@ def expected_wait_s(arrivals_cv2: float, service: Moments, busy: float) -> float
         return 0.0
     regular = exp(-2 * (1 - busy) * (1 - arrivals_cv2) ** 2 / (3 * busy * both)) if arrivals_cv2 < 1 else 1.0
     return service.mean_s * busy / (1 - busy) * both / 2 * regular
+
+
+def daley_wait_s(arrivals_cv2: float, service: Moments, busy: float) -> float:
+    """Daley's (1977) upper bound on the mean wait: Kingman's with ρ(2−ρ)·Var(T_a).
+
+    At low load Kingman's is half an inter-arrival time, however short the service; this one vanishes.
+    """
+    if busy >= 1:
+        return inf
+    return service.mean_s * ((2 - busy) * arrivals_cv2 + busy * service.cv2) / (2 * (1 - busy))
 
 
 def merged_cv2(sender_cv2: float, senders: int, busy: float) -> float:

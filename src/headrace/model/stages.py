@@ -14,7 +14,10 @@ from typing import Literal
 from headrace.errors import UnstableError
 from headrace.model.laws import Gamma, Gathered, Uniform, Waiting
 from headrace.model.phases import EpochGap, Path, Phase
-from headrace.model.queueing import Moments, expected_wait_s, merged_cv2
+from headrace.model.queueing import Moments, daley_wait_s, expected_wait_s, merged_cv2
+
+MOST_BUSY = 0.9
+"""How busy a stage may be in a plan that has to hold (Nephele 2.10): nearer to one, any wait is a guess."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,23 +93,24 @@ class Rows:
 
 def path_of(
     rate_per_s: float, stages: Sequence[Stage], subtasks: Sequence[int], buffering: Buffering,
-    gap_s: float = 0.0, epoch_s: float = 60.0,
+    gap_s: float = 0.0, epoch_s: float = 60.0, *, bounded: bool = False,
 ) -> Path:  # fmt: skip
     """The latency of items that the sources read at ``rate_per_s``, through all stages to the last's end.
 
-    Raises UnstableError if a stage cannot keep up.
+    ``bounded``: waits are bounds rather than estimates, for plans that have to hold. Raises UnstableError
+    if a stage cannot keep up, or with little to spare if ``bounded``.
     """
     reading_per_s = rate_per_s * stages[0].items_per_input / subtasks[0]
     cuts = _cuts(reading_per_s, 1.0, reading_per_s, stages[0], buffering)
     rows = _rows(cuts, reading_per_s, stages[0], 1, 1)
-    phases = [_buffer(stages[0], cuts), *_phases(stages[0], rows)]
+    phases = [_buffer(stages[0], cuts), *_phases(stages[0], rows, bounded)]
     for stage, senders, receivers in zip(stages[1:], subtasks, subtasks[1:]):
         sending_per_s = rate_per_s * stage.items_per_input / senders
         if stage is not stages[1]:  # what a source ships has waited for its deadline before it was polled
             cuts = _cuts(rows.per_s, rows.cv2, sending_per_s, stage, buffering)
             phases.append(_buffer(stage, cuts))
         rows = _rows(cuts, sending_per_s, stage, senders, receivers)
-        phases += _phases(stage, rows)
+        phases += _phases(stage, rows, bounded)
     busy = busy_shares(rate_per_s, stages, subtasks)
     return Path(tuple(phases), EpochGap(gap_s, epoch_s, max(busy), sum(busy)) if gap_s else None)
 
@@ -157,8 +161,8 @@ def _buffer(stage: Stage, cuts: Cuts) -> Phase:
     return Phase(f"{stage.name}: buffer", (cuts.gathered,))
 
 
-def _phases(stage: Stage, rows: Rows) -> list[Phase]:
-    phases = [_queue(stage, rows), _service(stage, rows)]
+def _phases(stage: Stage, rows: Rows, bounded: bool) -> list[Phase]:
+    phases = [_queue(stage, rows, bounded), _service(stage, rows)]
     transfer_s = stage.transfer.row_s + stage.transfer.byte_s * rows.seen_items * stage.item_bytes
     if transfer_s:
         transfer = Gamma(transfer_s, stage.transfer.var_s2)
@@ -171,24 +175,39 @@ def _phases(stage: Stage, rows: Rows) -> list[Phase]:
     return phases
 
 
-def _queue(stage: Stage, rows: Rows) -> Phase:
+def _queue(stage: Stage, rows: Rows, bounded: bool) -> Phase:
     """Rows wait as in a G/G/1 queue of groups, and within a group for those before them."""
     mean_s = stage.row_s + rows.items * stage.item_s
     var_s2 = stage.row_var_s2 + rows.items * stage.item_var_s2 + rows.items_var * stage.item_s**2
     busy = rows.per_s * mean_s
-    if busy >= 1:
+    if busy >= (MOST_BUSY if bounded else 1.0):
         raise UnstableError(
             f"stage {stage.name!r} would be busy {busy:.0%} of the time; "
             f"lower the rate, lengthen the buffer deadline or add subtasks"
         )
     group = stage.rows_together
     service = Moments(group * mean_s, group * var_s2 + (group * mean_s) ** 2, 0.0)
-    # Merging makes periodic senders look the more regular the busier the queue is. But two that are in
-    # step stay in step: a row finds another sender's before it with a chance of ρ, and waits for half of it.
-    in_step_s = (1 - rows.sender_cv2) * (1 - 1 / rows.senders) * busy * mean_s / 2
-    wait_s = max(expected_wait_s(rows.cv2, service, busy), expected_wait_s(rows.sender_cv2, service, busy) + in_step_s)
-    place = Uniform(0.0, (group - 1) * mean_s)
-    return Phase(f"{stage.name}: queue", (Waiting(stage.wait_error * wait_s, busy), place))
+    wait = _wait(stage, rows, service, busy, bounded)
+    return Phase(f"{stage.name}: queue", (wait, Uniform(0.0, (group - 1) * mean_s)))
+
+
+def _wait(stage: Stage, rows: Rows, service: Moments, busy: float, bounded: bool) -> Waiting:
+    """A queue's wait, with what no theory of independent arrivals covers.
+
+    Merging makes periodic senders look the more regular the busier the queue is. But two that are in
+    step stay in step: a row finds another sender's before it with a chance of ρ, and waits for half of it.
+    """
+    in_step_s = (1 - rows.sender_cv2) * (1 - 1 / rows.senders) * busy * service.mean_s / 2
+    if not bounded:
+        merged_s = expected_wait_s(rows.cv2, service, busy)
+        mean_s = max(merged_s, expected_wait_s(rows.sender_cv2, service, busy) + in_step_s)
+        return Waiting(stage.wait_error * mean_s, busy)
+    arrivals_cv2 = rows.cv2 + 2 * stage.transfer.var_s2 * (busy / service.mean_s) ** 2
+    mean_s = daley_wait_s(arrivals_cv2, service, busy)
+    # Who waits at all waits as long as by Kingman's form; the bound says that more do.
+    longest_s = service.mean_s * (arrivals_cv2 + service.cv2) / (2 * (1 - busy))
+    share = min(1.0, max(busy, mean_s / longest_s)) if longest_s else busy
+    return Waiting(stage.wait_error * (mean_s + in_step_s), share)
 
 
 def _service(stage: Stage, rows: Rows) -> Phase:
