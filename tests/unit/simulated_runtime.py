@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from headrace.model.stages import Buffering, Stage
+from headrace.model.buffers import Buffering
+from headrace.model.stages import Stage
 
 Numbers = npt.NDArray[np.float64]
 Items = npt.NDArray[np.int64]

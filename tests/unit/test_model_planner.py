@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 
 from headrace.errors import GraphError
 from headrace.model.budgets import Operator, split_bound
+from headrace.model.buffers import Buffering
 from headrace.model.planner import Infeasible, Plant, Provision, best_period, largest_rate, provision
 from headrace.model.plants import RuntimePlant, ThesisPlant, Windows, periods_of
 from headrace.model.queueing import Moments
-from headrace.model.stages import Buffering, Stage, Transfer
+from headrace.model.stages import Stage, Transfer
 from headrace.model.thesis import Hardware, JobStatistics, QueueShape
 
 NODE = Hardware(4, 4e9, 1e8, (0.0, 1e8), (2e8, 1e8))

@@ -8,10 +8,13 @@ from functools import cache
 import numpy as np
 import pytest
 import simulated_runtime as simulated
+from hypothesis import given
+from hypothesis import strategies as st
 
 from headrace.errors import UnstableError
+from headrace.model.buffers import Buffering, cuts_of, rows_of
 from headrace.model.quantiles import cantelli_quantile_s
-from headrace.model.stages import Buffering, Stage, Transfer, path_of
+from headrace.model.stages import Stage, Transfer, path_of
 
 TRANSFER = Transfer(0.002, 1e-9, 0.001**2)
 READ = Stage("read", 50e-6, 50e-6**2, 300e-6)
@@ -64,7 +67,7 @@ def test_cantelli_is_never_below_the_simulated_quantile(share: float) -> None:
 @pytest.mark.parametrize(("gap_s", "epoch_s"), [(0.4, 8.0), (0.05, 8.0)])
 def test_the_tail_that_epoch_gaps_make(busy: float, gap_s: float, epoch_s: float) -> None:
     rate_per_s, stages, buffering = rate_of((1, 1), busy), (READ, COUNT), Buffering(0.010)
-    path = path_of(rate_per_s, stages, (1, 1), buffering, gap_s, epoch_s)
+    path = path_of(rate_per_s, stages, (1, 1), buffering, gap_s=gap_s, epoch_s=epoch_s)
     run = simulated.run(rate_per_s, stages, (1, 1), buffering, seconds=80, seed=3, gap_s=gap_s, epoch_s=epoch_s)
     assert path.spread.mean_s == pytest.approx(run.latency_s.mean(), rel=0.15)
     assert path.quantile_s(0.99) == pytest.approx(np.quantile(run.latency_s, 0.99), rel=0.2)
@@ -87,6 +90,19 @@ def test_an_item_alone_waits_for_the_whole_deadline() -> None:
     (shared, *_) = path_of(10_000.0, (READ,), (1,), Buffering(0.020)).phases
     assert read.spread.mean_s == pytest.approx(0.020, rel=0.02)
     assert shared.spread.mean_s == pytest.approx(0.010, rel=0.02)
+
+
+@given(
+    st.floats(0.01, 1e6), st.floats(0.1, 1e4), st.floats(0, 2), st.integers(1, 20), st.integers(1, 20),
+    st.floats(1e-4, 1.0),
+)  # fmt: skip
+def test_rows_hold_all_items_and_none_is_empty(
+    items_per_s: float, opened_per_s: float, cv2: float, senders: int, receivers: int, deadline_s: float
+) -> None:
+    cuts = cuts_of(opened_per_s, cv2, 0.0, Buffering(deadline_s))
+    rows = rows_of(cuts, items_per_s, senders, receivers)
+    assert rows.per_s * rows.items == pytest.approx(items_per_s * senders / receivers)
+    assert rows.items >= 1 - 1e-9 and rows.seen_items >= 1 and 0 <= cuts.gathered.opener_share <= 1
 
 
 def test_results_that_leave_in_turn_are_earlier() -> None:

@@ -18,6 +18,7 @@ from headrace.model.laws import Law, Total, Uniform, total_of
 from headrace.model.quantiles import Spread
 
 _LUMPS = 8
+"""How many lumps of a backlog are told apart; even at a utilisation of 0.8 the last is a fifth of the first."""
 
 
 @dataclass(frozen=True, slots=True)

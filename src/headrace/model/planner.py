@@ -31,6 +31,7 @@ low rates, where an item has nobody to share its buffer with."""
 class Plant(Protocol[Setting]):
     """A system to be planned: what can be set, and the latency that follows."""
 
+    resource: str
     least_period_s: float
     most_period_s: float
 
@@ -75,16 +76,21 @@ def provision(
     for resources in range(1, most_resources + 1):
         found = largest_rate(plant, resources, bound_s)
         if found is not None and found.rate_per_s >= rate_per_s:
-            return _settle(plant, found, rate_per_s, bound_s)
+            settled = _settle(plant, found, rate_per_s, bound_s)
+            if settled is not None:
+                return settled
         best = max(filter(None, (best, found)), key=lambda p: p.rate_per_s, default=None)
     return _refusal(plant, rate_per_s, bound_s, most_resources, best)
 
 
-def _settle(plant: Plant[Setting], found: Provision[Setting], rate_per_s: float, bound_s: float) -> Provision[Setting]:
+def _settle(
+    plant: Plant[Setting], found: Provision[Setting], rate_per_s: float, bound_s: float
+) -> Provision[Setting] | None:
     """The provision as it is for its largest rate, or with another period if that is too long for the rate asked."""
     if plant.latency_s(rate_per_s, found.setting, found.period_s) <= bound_s:
         return found
-    return replace(found, period_s=best_period(plant, rate_per_s, found.setting)[0])
+    period_s, latency_s = best_period(plant, rate_per_s, found.setting)
+    return replace(found, period_s=period_s) if latency_s <= bound_s else None
 
 
 def largest_rate(plant: Plant[Setting], resources: int, bound_s: float) -> Provision[Setting] | None:
@@ -161,7 +167,7 @@ def _refusal(
         (best_period(plant, rate_per_s, s)[1] for n in range(1, resources + 1) for s in plant.settings(n)), default=inf
     )
     rate = best.rate_per_s if best is not None else None
-    what = f"{rate_per_s:g} items/s within {in_words(bound_s)} cannot be had with {resources} or fewer"
+    what = f"{rate_per_s:g} items/s within {in_words(bound_s)} cannot be had with {resources} {plant.resource} or fewer"
     at_rate = (
         f"the smallest bound at this rate is {in_words(least_s)}" if least_s < inf else "no bound holds at this rate"
     )

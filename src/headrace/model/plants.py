@@ -11,6 +11,7 @@ from typing import Literal
 from headrace.errors import UnstableError
 from headrace.model import stages as ours
 from headrace.model import thesis
+from headrace.model.buffers import Buffering
 from headrace.model.quantiles import Spread, cantelli_quantile_s, normal_quantile_s, window_spread
 
 
@@ -35,6 +36,7 @@ class ThesisPlant:
     quantile: float | None = None
     tail: Literal["normal", "cantelli"] = "normal"
     windows: Windows | None = None
+    resource: str = "nodes"
     least_period_s: float = 0.005
     most_period_s: float = 2.0
 
@@ -94,6 +96,7 @@ class RuntimePlant:
     gap_s: float = 0.0
     epoch_s: float = 60.0
     most_bytes: float = 1_000_000
+    resource: str = "subtasks"
     least_period_s: float = 0.001
     most_period_s: float = 0.5
 
@@ -106,11 +109,12 @@ class RuntimePlant:
         return (ours.MOST_BUSY if self.bounded else 1.0) / max(ours.busy_shares(1.0, self.stages, setting))
 
     def latency_s(self, rate_per_s: float, setting: tuple[int, ...], period_s: float) -> float:
-        buffering = ours.Buffering(period_s, self.most_bytes)
+        buffering = Buffering(period_s, self.most_bytes)
         try:
             path = ours.path_of(
-                rate_per_s, self.stages, setting, buffering, self.gap_s, self.epoch_s, bounded=self.bounded
-            )
+                rate_per_s, self.stages, setting, buffering,
+                gap_s=self.gap_s, epoch_s=self.epoch_s, bounded=self.bounded,
+            )  # fmt: skip
             return path.spread.mean_s if self.quantile is None else path.quantile_s(self.quantile)
         except UnstableError:
             return inf

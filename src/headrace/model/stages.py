@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from headrace.errors import UnstableError
-from headrace.model.laws import Gamma, Gathered, Uniform, Waiting
+from headrace.model.buffers import Buffering, Cuts, Rows, cuts_of, rows_of
+from headrace.model.laws import Gamma, Uniform, Waiting
 from headrace.model.phases import EpochGap, Path, Phase
 from headrace.model.queueing import Moments, daley_wait_s, expected_wait_s, merged_cv2
 
@@ -33,7 +34,8 @@ class Transfer:
 class Stage:
     """What was measured, or is assumed, of one stage.
 
-    ``items_per_input`` are its items per item that the sources read. A row costs ``row_s`` besides
+    ``items_per_input`` are its items per item that the sources read, ``item_bytes`` their size on the way
+    to it (none for a source, which has nothing to be cut by size before it polls). A row costs ``row_s`` besides
     ``item_s`` per item. Results leave a row ``together`` when all of it is done, as our operators do,
     or each ``in_turn``, as the thesis's. ``wait_error`` is the fitted e of Nephele 2.9; ``arrivals_cv2``
     and ``rows_together`` (buffers of several senders that come at once) replace the assumption of
@@ -57,59 +59,28 @@ class Stage:
     window_lateness_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Buffering:
-    """When a buffer is cut: after a time, or at a size if it fills before."""
-
-    deadline_s: float
-    most_bytes: float = 1_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class Cuts:
-    """What one sender ships: a buffer every ``cycle_s``, for all receivers together."""
-
-    gathered: Gathered
-    cycle_s: float
-    cycle_cv2: float
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """What one subtask receives: rows per second from all senders, and items in them.
-
-    ``seen_items`` is the size of the row that an item finds itself in; larger rows hold more items, so
-    it is more than the mean.
-    """
-
-    per_s: float
-    items: float
-    items_var: float
-    seen_items: float
-    senders: int
-    sender_cv2: float
-    cv2: float
-
-
 def path_of(
-    rate_per_s: float, stages: Sequence[Stage], subtasks: Sequence[int], buffering: Buffering,
-    gap_s: float = 0.0, epoch_s: float = 60.0, *, bounded: bool = False,
+    rate_per_s: float, stages: Sequence[Stage], subtasks: Sequence[int], buffering: Buffering, *,
+    gap_s: float = 0.0, epoch_s: float = 60.0, bounded: bool = False,
 ) -> Path:  # fmt: skip
     """The latency of items that the sources read at ``rate_per_s``, through all stages to the last's end.
 
     ``bounded``: waits are bounds rather than estimates, for plans that have to hold. Raises UnstableError
-    if a stage cannot keep up, or with little to spare if ``bounded``.
+    if a stage cannot keep up, or with little to spare if ``bounded``. What gathers in a gap is taken to be
+    read by one poll.
     """
     reading_per_s = rate_per_s * stages[0].items_per_input / subtasks[0]
-    cuts = _cuts(reading_per_s, 1.0, reading_per_s, stages[0], buffering)
-    rows = _rows(cuts, reading_per_s, stages[0], 1, 1)
+    cuts = cuts_of(reading_per_s, 1.0, reading_per_s * stages[0].item_bytes, buffering)
+    rows = rows_of(cuts, reading_per_s, 1, 1)
     phases = [_buffer(stages[0], cuts), *_phases(stages[0], rows, bounded)]
-    for stage, senders, receivers in zip(stages[1:], subtasks, subtasks[1:]):
+    for at in range(1, len(stages)):
+        before, stage, senders = stages[at - 1], stages[at], subtasks[at - 1]
         sending_per_s = rate_per_s * stage.items_per_input / senders
-        if stage is not stages[1]:  # what a source ships has waited for its deadline before it was polled
-            cuts = _cuts(rows.per_s, rows.cv2, sending_per_s, stage, buffering)
+        if at > 1:  # what a source ships has waited for its deadline before it was polled
+            opened_per_s = min(rows.per_s, sending_per_s)
+            cuts = cuts_of(opened_per_s, _arrivals_cv2(before, rows), sending_per_s * stage.item_bytes, buffering)
             phases.append(_buffer(stage, cuts))
-        rows = _rows(cuts, sending_per_s, stage, senders, receivers)
+        rows = rows_of(cuts, sending_per_s, senders, subtasks[at])
         phases += _phases(stage, rows, bounded)
     busy = busy_shares(rate_per_s, stages, subtasks)
     return Path(tuple(phases), EpochGap(gap_s, epoch_s, max(busy), sum(busy)) if gap_s else None)
@@ -118,43 +89,6 @@ def path_of(
 def busy_shares(rate_per_s: float, stages: Sequence[Stage], subtasks: Sequence[int]) -> list[float]:
     """Each stage's utilisation by items alone: in a backlog rows are large and their own cost is small."""
     return [rate_per_s * s.items_per_input * s.item_s / n for s, n in zip(stages, subtasks, strict=True)]
-
-
-def _cuts(opened_per_s: float, opened_cv2: float, items_per_s: float, stage: Stage, buffering: Buffering) -> Cuts:
-    """A sender's buffers. ``opened_per_s`` are the moments at which one may open: items read, or rows finished.
-
-    After a cut the next opening is a residual time away: exponential if they come at random, uniform
-    within one interval if they come periodically.
-    """
-    bytes_per_s = items_per_s * stage.item_bytes
-    lifetime_s = min(buffering.deadline_s, buffering.most_bytes / bytes_per_s) if bytes_per_s else buffering.deadline_s
-    every_s = 1 / opened_per_s
-    cycle_s = max(every_s, lifetime_s + every_s * (1 + opened_cv2) / 2)
-    return Cuts(
-        gathered=Gathered(lifetime_s, every_s / cycle_s),
-        cycle_s=cycle_s,
-        cycle_cv2=(1 + 11 * opened_cv2) / 12 * (every_s / cycle_s) ** 2,
-    )
-
-
-def _rows(cuts: Cuts, items_per_s: float, stage: Stage, senders: int, receivers: int) -> Rows:
-    """Every sender's buffers, split by key over all receivers; keys are taken to be spread evenly."""
-    cut_items = max(1.0, items_per_s * cuts.cycle_s)
-    filled = 1 - (1 - 1 / receivers) ** cut_items
-    others = (cut_items - 1) / receivers
-    items = items_per_s * cuts.cycle_s / receivers / filled
-    per_s = senders * filled / cuts.cycle_s
-    busy = per_s * (stage.row_s + items * stage.item_s)
-    sender_cv2 = filled * cuts.cycle_cv2 + 1 - filled
-    return Rows(
-        per_s=per_s,
-        items=items,
-        items_var=others,
-        seen_items=1 + others * (1 + 1 / cut_items),
-        senders=senders,
-        sender_cv2=sender_cv2,
-        cv2=merged_cv2(sender_cv2, senders, busy) if stage.arrivals_cv2 is None else stage.arrivals_cv2,
-    )
 
 
 def _buffer(stage: Stage, cuts: Cuts) -> Phase:
@@ -175,9 +109,19 @@ def _phases(stage: Stage, rows: Rows, bounded: bool) -> list[Phase]:
     return phases
 
 
+def _row_s(stage: Stage, rows: Rows) -> float:
+    return stage.row_s + rows.items * stage.item_s
+
+
+def _arrivals_cv2(stage: Stage, rows: Rows) -> float:
+    if stage.arrivals_cv2 is not None:
+        return stage.arrivals_cv2
+    return merged_cv2(rows.sender_cv2, rows.senders, rows.per_s * _row_s(stage, rows))
+
+
 def _queue(stage: Stage, rows: Rows, bounded: bool) -> Phase:
     """Rows wait as in a G/G/1 queue of groups, and within a group for those before them."""
-    mean_s = stage.row_s + rows.items * stage.item_s
+    mean_s = _row_s(stage, rows)
     var_s2 = stage.row_var_s2 + rows.items * stage.item_var_s2 + rows.items_var * stage.item_s**2
     busy = rows.per_s * mean_s
     if busy >= (MOST_BUSY if bounded else 1.0):
@@ -199,10 +143,10 @@ def _wait(stage: Stage, rows: Rows, service: Moments, busy: float, bounded: bool
     """
     in_step_s = (1 - rows.sender_cv2) * (1 - 1 / rows.senders) * busy * service.mean_s / 2
     if not bounded:
-        merged_s = expected_wait_s(rows.cv2, service, busy)
+        merged_s = expected_wait_s(_arrivals_cv2(stage, rows), service, busy)
         mean_s = max(merged_s, expected_wait_s(rows.sender_cv2, service, busy) + in_step_s)
         return Waiting(stage.wait_error * mean_s, busy)
-    arrivals_cv2 = rows.cv2 + 2 * stage.transfer.var_s2 * (busy / service.mean_s) ** 2
+    arrivals_cv2 = _arrivals_cv2(stage, rows) + 2 * stage.transfer.var_s2 * (busy / service.mean_s) ** 2
     mean_s = daley_wait_s(arrivals_cv2, service, busy)
     # Who waits at all waits as long as by Kingman's form; the bound says that more do.
     longest_s = service.mean_s * (arrivals_cv2 + service.cv2) / (2 * (1 - busy))

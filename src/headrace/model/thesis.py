@@ -75,7 +75,7 @@ class Periods:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Tuples per second and what follows from them for one batch of each kind."""
+    """Seconds of work per batch: map, update, send, write, and fetch of one reducer's part."""
 
     map_s: float
     update_s: float
