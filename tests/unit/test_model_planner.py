@@ -51,7 +51,8 @@ def test_the_largest_rate_grows_with_resources_and_bound(
 ) -> None:
     # scalla fact 31
     tight, loose = rates(plant, bound_s, most), rates(plant, looser_s, most)
-    assert all(a <= b * 1.003 for a, b in pairwise(tight)) and all(a <= b * 1.003 for a, b in pairwise(loose))
+    for carried in (tight, loose):  # a rate is found to within 0.2 %
+        assert all(a <= b * 1.003 for a, b in pairwise(carried))
     assert all(a <= b for a, b in zip(tight, loose, strict=True)) and tight[-1] > tight[1] > 0
 
 
@@ -70,7 +71,7 @@ def test_the_plan_is_the_smallest_that_carries_the_rate(
 ) -> None:
     # scalla fact 31
     carried = rates(plant, looser_s, most)
-    for asked in (0.3 * carried[-1], 0.7 * carried[-1], carried[-1]):
+    for asked in (0.1 * carried[-1], 0.4 * carried[-1], 0.8 * carried[-1], carried[-1]):
         found = provision(plant, asked, looser_s, most)
         assert isinstance(found, Provision)
         assert found.resources == 1 + next(at for at, rate in enumerate(carried) if rate >= asked)

@@ -17,6 +17,8 @@ from headrace.model.phases import EpochGap, Path
 from headrace.units import in_words
 
 _LONGEST_S = 86_400.0
+_NO_BOUND_S = 1e5
+_UNSTABLE_S = 1e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +78,10 @@ def metric_s(goal: EpochGoal, path: Path, gap: EpochGap, epoch_s: float) -> floa
 
 def _least_epoch_s(goal: EpochGoal, path: Path, gap: EpochGap) -> float:
     """The shortest epoch that meets the bound; infinite if none does. Latency falls as epochs get longer."""
-    bound_s = goal.bound_s
+    bound_s = goal.bound_s if goal.bound_s is not None else _NO_BOUND_S
 
     def excess_s(logged: float) -> float:
-        return min(metric_s(goal, path, gap, exp(logged)), 1e6) - (bound_s if bound_s is not None else 1e5)
+        return min(metric_s(goal, path, gap, exp(logged)), _UNSTABLE_S) - bound_s
 
     low, high = log(goal.shortest_s), log(_LONGEST_S)
     if excess_s(low) <= 0:

@@ -53,6 +53,7 @@ class Uniform:
 
     @staticmethod
     def matching(mean_s: float, var_s2: float) -> Uniform:
+        """The one with this mean and variance; it may begin a little below zero."""
         half_s = sqrt(3 * max(var_s2, 0.0))
         return Uniform(mean_s - half_s, mean_s + half_s)
 
