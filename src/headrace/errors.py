@@ -66,5 +66,9 @@ class EnvironmentMissingError(HeadraceError, EnvironmentError):
     """Java, a package or a Spark setting is missing; the message has the fix."""
 
 
+class UnstableError(HeadraceError, ValueError):
+    """Work arrives faster than it can be done: no wait can be predicted."""
+
+
 class RunFailedError(HeadraceError, RuntimeError):
     """The job stopped and could not be restarted."""

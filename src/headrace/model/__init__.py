@@ -1,5 +1,5 @@
-"""From figures to predictions: what a setting would cost, before anyone pays it.
+"""From figures to predictions: what a setting would cost and how late its results would be.
 
-In come descriptions of a workload and of the hardware; out go bytes, requests, times and the
-settings that make them small. Pure: no threads, no clock, no I/O; imports only errors.
+Measured statistics and descriptions of workload and hardware come in; frozen values with a reason go
+out. Pure: no Spark, no threads, no clock, no I/O; imports only errors.
 """

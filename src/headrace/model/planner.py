@@ -1,0 +1,175 @@
+"""The smallest resources that carry a rate within a latency bound (SCALLA section 2.12).
+
+For S = 1..S̄: the largest rate Λ(S) whose predicted latency stays within the bound; the answer is the
+first S with Λ(S) ≥ λ₀. The thesis hands this to a general non-linear optimiser. We enumerate the
+integer settings, search the rate by bisection and the one continuous setting, a period, by bounded
+scalar minimisation, so the answer is the same in every run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import partial
+from math import exp, inf, log
+from typing import Generic, Protocol, TypeVar
+
+import numpy as np
+from scipy.optimize import minimize_scalar
+
+from headrace.units import in_words
+
+Setting = TypeVar("Setting")
+
+_PERIODS_TRIED = 10
+_RATE_PRECISION = 0.002
+_RATES_TRIED = (0.98, 0.9, 0.75, 0.5, 0.25, 0.1, 0.03, 0.01, 0.001, 0.0001)
+"""Shares of the rate at which a queue overflows. Tried from above, because latency also rises at very
+low rates, where an item has nobody to share its buffer with."""
+
+
+class Plant(Protocol[Setting]):
+    """A system to be planned: what can be set, and the latency that follows."""
+
+    resource: str
+    least_period_s: float
+    most_period_s: float
+
+    def settings(self, resources: int) -> Iterable[Setting]:
+        """All ways to use exactly so many resources."""
+        ...
+
+    def limit_per_s(self, setting: Setting) -> float:
+        """A rate that cannot be carried, whatever the period."""
+        ...
+
+    def latency_s(self, rate_per_s: float, setting: Setting, period_s: float) -> float:
+        """The latency that the bound is about; infinite if a queue would grow without end."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Provision(Generic[Setting]):
+    """What to set for a number of resources, the largest rate it carries, and the latency expected at that rate."""
+
+    resources: int
+    setting: Setting
+    period_s: float
+    rate_per_s: float
+    latency_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Infeasible:
+    """No provision: why, and what could be had instead with all resources. None: not at any rate, or bound."""
+
+    reason: str
+    smallest_bound_s: float | None
+    largest_rate_per_s: float | None
+
+
+def provision(
+    plant: Plant[Setting], rate_per_s: float, bound_s: float, most_resources: int
+) -> Provision[Setting] | Infeasible:  # fmt: skip
+    """The smallest number of resources that carries ``rate_per_s`` within ``bound_s``."""
+    best: Provision[Setting] | None = None
+    for resources in range(1, most_resources + 1):
+        found = largest_rate(plant, resources, bound_s)
+        if found is not None and found.rate_per_s >= rate_per_s:
+            settled = _settle(plant, found, rate_per_s, bound_s)
+            if settled is not None:
+                return settled
+        best = max(filter(None, (best, found)), key=lambda p: p.rate_per_s, default=None)
+    return _refusal(plant, rate_per_s, bound_s, most_resources, best)
+
+
+def _settle(
+    plant: Plant[Setting], found: Provision[Setting], rate_per_s: float, bound_s: float
+) -> Provision[Setting] | None:
+    """The provision as it is for its largest rate, or with another period if that is too long for the rate asked."""
+    if plant.latency_s(rate_per_s, found.setting, found.period_s) <= bound_s:
+        return found
+    period_s, latency_s = best_period(plant, rate_per_s, found.setting)
+    return replace(found, period_s=period_s) if latency_s <= bound_s else None
+
+
+def largest_rate(plant: Plant[Setting], resources: int, bound_s: float) -> Provision[Setting] | None:
+    """Λ(S): the provision for the largest rate within the bound, or None if no rate can be had.
+
+    Settings that could not beat the best so far, even if latency were no object, are not looked at.
+    """
+    best: Provision[Setting] | None = None
+    for setting in sorted(plant.settings(resources), key=plant.limit_per_s, reverse=True):
+        limit_per_s = plant.limit_per_s(setting)
+        if best is not None and limit_per_s <= best.rate_per_s:
+            break
+        feasible = partial(_feasible, plant, setting, bound_s)
+        rate_per_s = _largest_feasible(feasible, limit_per_s, best.rate_per_s if best is not None else 0.0)
+        if rate_per_s is not None:
+            period_s, latency_s = best_period(plant, rate_per_s, setting)
+            best = Provision(resources, setting, period_s, rate_per_s, latency_s)
+    return best
+
+
+def best_period(
+    plant: Plant[Setting], rate_per_s: float, setting: Setting, enough_s: float = 0.0
+) -> tuple[float, float]:  # fmt: skip
+    """The period of least latency, and that latency; stops at the first that is at most ``enough_s``.
+
+    A scan first: where short periods overload a queue the latency is infinite, and a minimiser that
+    starts there would be lost.
+    """
+    periods_s = np.geomspace(plant.least_period_s, plant.most_period_s, _PERIODS_TRIED).tolist()
+    tried: list[tuple[float, float]] = []
+    for period_s in periods_s:
+        latency_s = plant.latency_s(rate_per_s, setting, period_s)
+        tried.append((latency_s, period_s))
+        if latency_s <= enough_s:
+            return period_s, latency_s
+    latency_s, period_s = min(tried)
+    at = periods_s.index(period_s)
+    if latency_s == inf:
+        return period_s, inf
+    around = (log(periods_s[max(at - 1, 0)]), log(periods_s[min(at + 1, _PERIODS_TRIED - 1)]))
+    finest = minimize_scalar(
+        lambda logged: min(plant.latency_s(rate_per_s, setting, exp(logged)), 1e9),
+        bounds=around, method="bounded", options={"xatol": 0.02},
+    )  # fmt: skip
+    return min((latency_s, period_s), (float(finest.fun), exp(finest.x)))[::-1]
+
+
+def _feasible(plant: Plant[Setting], setting: Setting, bound_s: float, rate_per_s: float) -> bool:
+    return best_period(plant, rate_per_s, setting, bound_s)[1] <= bound_s
+
+
+def _largest_feasible(feasible: Callable[[float], bool], limit: float, to_beat: float) -> float | None:
+    """The largest feasible rate below a limit, to a precision of 0.2 %; None if it does not beat ``to_beat``."""
+    above = limit
+    for share in _RATES_TRIED:
+        below = share * limit
+        if feasible(below):
+            break
+        above = below
+        if above <= to_beat:
+            return None
+    else:
+        return None
+    while above - below > _RATE_PRECISION * above:
+        middle = (above + below) / 2
+        below, above = (middle, above) if feasible(middle) else (below, middle)
+    return below if below > to_beat else None
+
+
+def _refusal(
+    plant: Plant[Setting], rate_per_s: float, bound_s: float, resources: int, best: Provision[Setting] | None
+) -> Infeasible:
+    least_s = min(
+        (best_period(plant, rate_per_s, s)[1] for n in range(1, resources + 1) for s in plant.settings(n)), default=inf
+    )
+    rate = best.rate_per_s if best is not None else None
+    what = f"{rate_per_s:g} items/s within {in_words(bound_s)} cannot be had with {resources} {plant.resource} or fewer"
+    at_rate = (
+        f"the smallest bound at this rate is {in_words(least_s)}" if least_s < inf else "no bound holds at this rate"
+    )
+    within = f"the largest rate within the bound is {rate:.6g} items/s" if rate else "no rate stays within the bound"
+    return Infeasible(f"{what}: {at_rate}, {within}", least_s if least_s < inf else None, rate)
