@@ -33,7 +33,7 @@ ENGINES: dict[str, Policy] = {
     "dinc-space-saving": SPACE_SAVING,
     "dinc-marker": MARKER,
 }
-_LEAST_TURN, _MOST_TURN = 64, 8192
+_LEAST_TURN, _MOST_TURN = 16, 8192
 """Records offered at once: what a policy pushes out during a turn stays in memory until its end."""
 _TABLE_SHARE, _BUFFER_SHARE, _SETTLING_SHARE = 0.6, 0.1, 0.25
 """Of the memory bound; the rest is for the turn's own arrays."""
@@ -134,6 +134,10 @@ class BoundedTable:
         if not spilled and rest is None and len(resident) <= 1:
             yield from ((self.table, self.table.rows_of(pane)) for pane in resident)
             return
+        if self.bound.level:  # the table has served; its memory is needed for the next level's
+            for start in range(0, len(self.table), self._turn_rows):
+                self._to_disk(self.table.export(self.table.all_rows()[start : start + self._turn_rows]))
+            self.table, spilled, resident = self._parts.table(1, INC), [0], []
         rows = np.concatenate([np.zeros(0, np.int64), *(self.table.rows_of(pane) for pane in resident)])
         buckets = self._buckets_of_keys(self.table.key_columns(rows))
         rest_buckets = self._buckets_of(rest) if rest is not None else None
@@ -170,7 +174,7 @@ class BoundedTable:
             self._to_disk(self.table.export(admission.evicted))
             self.table.release(admission.evicted)
         if self.table.varies and self.bound.slots is None:
-            while self.table.nbytes > self.bound.memory_bytes * _TABLE_SHARE and len(self.table):
+            while self.table.nbytes > self.bound.memory_bytes * _TABLE_SHARE and len(self.table) > 1:
                 self._relieve()
 
     def _relieve(self) -> None:
@@ -200,13 +204,9 @@ class BoundedTable:
 
     def _settle(self, bucket: int, resident: Rows, panes: list[int], rest: pa.RecordBatch | None) -> Settled:
         """One bucket's keys in a table of the next level."""
-        bound = replace(
-            self.bound,
-            memory_bytes=int(self.bound.memory_bytes * _SETTLING_SHARE),
-            engine="inc",
-            slots=None if self.bound.slots is None else max(1, self.bound.slots // 2),
-            level=self.bound.level + 1,
-        )
+        share = _SETTLING_SHARE if self.bound.level == 0 else 1.0
+        memory_bytes = int(self.bound.memory_bytes * share)
+        bound = replace(self.bound, memory_bytes=memory_bytes, engine="inc", level=self.bound.level + 1)
         small = BoundedTable(self._parts, bound)
         try:
             for start in range(0, len(resident), self._turn_rows):
@@ -229,4 +229,4 @@ def rows_for(table: GroupTable, memory_bytes: int) -> tuple[int, int]:
     room = memory_bytes * _TABLE_SHARE * (0.5 if table.varies else 1.0)
     rows = int(room / table.row_bytes)
     turn = min(max(rows // 8, _LEAST_TURN), _MOST_TURN)
-    return max(1, rows - turn), turn
+    return max(rows - turn, 1), turn

@@ -88,6 +88,8 @@ class DiskRows:
     def add(self, rows: pa.RecordBatch, slices: npt.NDArray[np.uint16]) -> None:
         """Keep rows; they may stay in the buffer for a while."""
         n = rows.num_rows
+        if not n:
+            return
         counter = np.arange(self._next, self._next + n, dtype=np.uint64)
         self._next += n
         self.rows_added += n
