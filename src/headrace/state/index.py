@@ -89,8 +89,9 @@ class KeyIndex:
     ) -> Admission:
         """Admit records in order; ``panes`` is one for all records or one each.
 
-        A record of weight n stands for n tuples (one each if None). ``now`` says which rows are complete to a
-        policy that pushes out only those; None: no row is.
+        A record of weight n stands for n tuples (one each if None) and is absorbed or refused as a whole; all
+        figures and guarantees are by weight. ``now`` says which rows are complete to a policy that pushes out only
+        those; None: no row is.
         """
         batch = self._batch(columns, panes, weights)
         n = len(batch.words)
