@@ -74,16 +74,24 @@ def canonical(value: Any) -> Any:
     return "NaN" if value != value else value
 
 
+def assert_codes_are_those_of_grouping(columns: list[pa.Array]) -> None:
+    views = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}  # grouping does not know views
+    groups, _ = key_codes([column.cast(views.get(column.type, column.type)) for column in columns])
+    _, _, codes = coded(columns)
+    assert len({*zip(groups.tolist(), codes)}) == len({*groups.tolist()}) == len({*codes})
+
+
 @given(key_columns())
 @settings(max_examples=200)
 def test_codes_are_equal_exactly_where_keys_are(columns: list[pa.Array]) -> None:
-    plain = [
-        c.cast(pa.string() if c.type == pa.string_view() else pa.binary()) if "view" in str(c.type) else c
-        for c in columns
-    ]
-    groups, _ = key_codes(plain)
-    _, _, codes = coded(columns)
-    assert len({*zip(groups.tolist(), codes)}) == len({*groups.tolist()}) == len({*codes})
+    assert_codes_are_those_of_grouping(columns)
+
+
+@pytest.mark.parametrize(("kind", "values"), TYPES, ids=lambda v: str(v)[:30] if isinstance(v, pa.DataType) else "")
+def test_each_value_of_each_type_is_one_key(kind: pa.DataType, values: list[Any]) -> None:
+    column = pa.array([*values, None, *values, None], kind)
+    assert_codes_are_those_of_grouping([column])
+    assert_codes_are_those_of_grouping([column, pa.array(["x"] * len(column))])
 
 
 @given(key_columns())
