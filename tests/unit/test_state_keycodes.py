@@ -6,6 +6,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -116,6 +117,14 @@ def test_a_fixed_width_column_is_one_word(kind: pa.DataType, values: list[Any]) 
     plain = kind.value_type if pa.types.is_dictionary(kind) else kind
     text = str(plain).startswith(("string", "large", "binary", "fixed", "decimal"))
     assert codes.in_bytes == text and len(keys.data) * (not text) == 0
+
+
+def test_all_nans_are_one_key() -> None:
+    bits = np.array([0x7FF8000000000000, 0xFFF8000000000000, 0x7FF0000000000001, 0xFFFFFFFFFFFFFFFF], np.uint64)
+    for kind in (pa.float64(), pa.float32()):
+        with np.errstate(invalid="ignore"):
+            column = pa.array(bits.view(np.float64).astype(kind.to_pandas_dtype()))
+        assert len({*coded([column])[2]}) == len({*coded([column, column])[2]}) == 1
 
 
 def test_no_rows_have_no_codes() -> None:
