@@ -104,8 +104,9 @@ class KeyIndex:
             self._table = with_room(self._table, n - stop, key_bytes)
             stop = int(admit(self._table, batch, stop, made, rows, fresh, evicted))
         fresh, evicted = fresh[: made[0]], evicted[: made[1]]
-        self._panes.add(self.pane_of(fresh), 1)
-        self._panes.add(self.pane_of(evicted), -1)
+        if len(fresh):
+            self._panes.add(self.pane_of(fresh), 1)
+            self._panes.add(self.pane_of(evicted), -1)
         return Admission(rows, fresh, evicted, batch.hashes)
 
     def find(self, columns: list[pa.Array], panes: Rows | int) -> Rows:
