@@ -6,6 +6,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -74,16 +75,24 @@ def canonical(value: Any) -> Any:
     return "NaN" if value != value else value
 
 
+def assert_codes_are_those_of_grouping(columns: list[pa.Array]) -> None:
+    views = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}  # grouping does not know views
+    groups, _ = key_codes([column.cast(views.get(column.type, column.type)) for column in columns])
+    _, _, codes = coded(columns)
+    assert len({*zip(groups.tolist(), codes)}) == len({*groups.tolist()}) == len({*codes})
+
+
 @given(key_columns())
 @settings(max_examples=200)
 def test_codes_are_equal_exactly_where_keys_are(columns: list[pa.Array]) -> None:
-    plain = [
-        c.cast(pa.string() if c.type == pa.string_view() else pa.binary()) if "view" in str(c.type) else c
-        for c in columns
-    ]
-    groups, _ = key_codes(plain)
-    _, _, codes = coded(columns)
-    assert len({*zip(groups.tolist(), codes)}) == len({*groups.tolist()}) == len({*codes})
+    assert_codes_are_those_of_grouping(columns)
+
+
+@pytest.mark.parametrize(("kind", "values"), TYPES, ids=lambda v: str(v)[:30] if isinstance(v, pa.DataType) else "")
+def test_each_value_of_each_type_is_one_key(kind: pa.DataType, values: list[Any]) -> None:
+    column = pa.array([*values, None, *values, None], kind)
+    assert_codes_are_those_of_grouping([column])
+    assert_codes_are_those_of_grouping([column, pa.array(["x"] * len(column))])
 
 
 @given(key_columns())
@@ -108,6 +117,14 @@ def test_a_fixed_width_column_is_one_word(kind: pa.DataType, values: list[Any]) 
     plain = kind.value_type if pa.types.is_dictionary(kind) else kind
     text = str(plain).startswith(("string", "large", "binary", "fixed", "decimal"))
     assert codes.in_bytes == text and len(keys.data) * (not text) == 0
+
+
+def test_all_nans_are_one_key() -> None:
+    bits = np.array([0x7FF8000000000000, 0xFFF8000000000000, 0x7FF0000000000001, 0xFFFFFFFFFFFFFFFF], np.uint64)
+    for kind in (pa.float64(), pa.float32()):
+        with np.errstate(invalid="ignore"):
+            column = pa.array(bits.view(np.float64).astype(kind.to_pandas_dtype()))
+        assert len({*coded([column])[2]}) == len({*coded([column, column])[2]}) == 1
 
 
 def test_no_rows_have_no_codes() -> None:

@@ -123,9 +123,10 @@ def test_guarantees_of_frequent(s: int, skew: float) -> None:
         assert absorbed == memory.in_memory
         assert all(t <= frequency[key] <= t + figures.decrements for key, t in absorbed.items())
         assert figures.decrements <= bound
-        # scalla fact 10: writes before the flush <= M - M'
+        # scalla fact 10: writes before the flush <= M - M', and with the flush <= M - M' + s
         top = sorted(frequency.values(), reverse=True)[:s]
-        assert memory.writes <= m - sum(max(0, f - bound) for f in top)
+        least_absorbed = sum(max(0, f - bound) for f in top)
+        assert memory.writes <= m - least_absorbed and memory.writes + len(index) <= m - least_absorbed + s
         # scalla fact 11: on Zipf data the same with the divisor max(s+1, (s/2)^alpha)
         tighter = m / max(s + 1, (s / 2) ** skew)
         assert memory.writes <= m - sum(max(0, f - tighter) for f in top)

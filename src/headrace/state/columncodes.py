@@ -23,8 +23,8 @@ _NAN_WORD = np.float64("nan").view(np.uint64)
 class Keys:
     """Codes of a batch. ``words[i]`` is the key itself, or where in ``data`` its bytes start.
 
-    ``sizes[i]`` is its length in bytes (0 for a word), -1 for null; empty if the keys are words without
-    nulls. All arrays are read-only, because kernels are compiled for one or the other.
+    ``sizes[i]`` is its length in bytes (0 for a word), -1 for null, whose word means nothing; empty if the keys
+    are words without nulls. All arrays are read-only, because kernels are compiled for one or the other.
     """
 
     words: U64
@@ -56,10 +56,7 @@ class ColumnCode:
             column = column.cast(self.plain)
         valid = _validity(column) if column.null_count else None
         if self.is_word:
-            words = self._words(column)
-            if valid is None:
-                return Keys(words, _NO_SIZES, _NO_BYTES)
-            return Keys(words * valid, valid.astype(np.int64) - 1, _NO_BYTES)
+            return Keys(self._words(column), _NO_SIZES if valid is None else valid.astype(np.int64) - 1, _NO_BYTES)
         starts, sizes, data = self._spans(column)
         return Keys(starts.view(np.uint64), sizes if valid is None else np.where(valid, sizes, -1), data)
 
@@ -90,9 +87,10 @@ class ColumnCode:
             return np.zeros(len(column), np.uint64)
         values = _values(column.buffers()[1], self.number, column.offset, len(column))
         if self.number.kind == "f":
-            numbers = values.astype(np.float64) + 0.0  # -0.0 becomes 0.0
-            words: U64 = numbers.view(np.uint64)
-            words[numbers != numbers] = _NAN_WORD
+            with np.errstate(invalid="ignore"):  # signalling NaNs, and whatever is behind nulls
+                numbers = values.astype(np.float64) + 0.0  # -0.0 becomes 0.0
+                words: U64 = numbers.view(np.uint64)
+                words[numbers != numbers] = _NAN_WORD
             return words
         if self.number.kind == "u":
             return values.astype(np.uint64, copy=False)

@@ -28,8 +28,6 @@ def idle_row(table: Table) -> Int:
     """
     registers, idle, counters = table.registers, table.idle, table.counters
     level = registers[reg.LEVEL]
-    while registers[reg.IDLE] and counters[idle[registers[reg.IDLE] - 1]] != level:
-        registers[reg.IDLE] -= 1
     streaming = len(table.expires) > 0
     while registers[reg.IDLE]:
         at = registers[reg.HAND] % registers[reg.IDLE] if streaming else _roll(registers, registers[reg.IDLE])

@@ -90,8 +90,9 @@ class KeyIndex:
     ) -> Admission:
         """Admit records in order; ``panes`` is one for all records or one each.
 
-        A record of weight n stands for n tuples (one each if None). ``now`` says which rows are complete to a
-        policy that pushes out only those; None: no row is.
+        A record of weight n stands for n tuples (one each if None) and is absorbed or refused as a whole; all
+        figures and guarantees are by weight. ``now`` says which rows are complete to a policy that pushes out only
+        those; None: no row is.
         """
         batch = self._batch(columns, panes, weights)
         n = len(batch.words)
@@ -104,8 +105,9 @@ class KeyIndex:
             self._table = with_room(self._table, n - stop, key_bytes)
             stop = int(admit(self._table, batch, stop, made, rows, fresh, evicted))
         fresh, evicted = fresh[: made[0]], evicted[: made[1]]
-        self._panes.add(self.pane_of(fresh), 1)
-        self._panes.add(self.pane_of(evicted), -1)
+        if len(fresh):
+            self._panes.add(self.pane_of(fresh), 1)
+            self._panes.add(self.pane_of(evicted), -1)
         return Admission(rows, fresh, evicted, batch.hashes)
 
     def find(self, columns: list[pa.Array], panes: Rows | int) -> Rows:

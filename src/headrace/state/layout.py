@@ -17,7 +17,11 @@ FULL_AT = (5, 8)
 
 
 class Table(NamedTuple):
-    """Everything an index holds. Columns that its policy does not need are empty."""
+    """Everything an index holds: slots of the hash table, and columns by row number.
+
+    ``cells`` are identities, ``free`` is a stack of numbers to use again, ``absorbed`` is the thesis's t, ``idle`` a
+    list of rows. Columns that the policy does not need are empty.
+    """
 
     registers: I64
     slots: U64
@@ -45,6 +49,7 @@ class Batch(NamedTuple):
 
 @inlined
 def borrow_table(table: Table) -> Table:
+    """See ``borrowed``: every kernel that calls others per record starts with this."""
     return Table(
         borrowed(table.registers),
         borrowed(table.slots),

@@ -112,6 +112,7 @@ def place(table: Table, batch: Batch, i: Int, pane: Int) -> Int:
 
 @inlined
 def occupy(slots: U64, slot: np.uint64, shift: Int) -> None:
+    """Put a slot into the first empty place from its own on."""
     last = np.uint64(len(slots) - 1)
     at = slot >> np.uint64(shift)
     while slots[at]:
