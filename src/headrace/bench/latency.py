@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +10,7 @@ import numpy.typing as npt
 
 import headrace as hr
 from headrace.bench.figures import TreeWatch, latency_figures, longest_gap_ms, with_prefix
-from headrace.bench.recorder import Recorder, Table
+from headrace.bench.recorder import Table, recording
 from headrace.bench.stock import run_stock
 
 _KEYS = 10_000
@@ -41,8 +39,7 @@ def count_up(record: dict[str, Any], state: Any, out: Any) -> None:
 def latency(rate: int, seconds: int, warmup_s: int, stock_seconds: int, **settings: Any) -> dict[str, Any]:
     """Python source → shuffle → keyed Python step → sink, every item timed by itself."""
     make, total = Numbered(1000), rate * seconds
-    with tempfile.TemporaryDirectory(prefix="headrace-bench-") as work:
-        recorder = Recorder(Path(work), ("key", "n", "seq", "due_us"))
+    with recording(("key", "n", "seq", "due_us")) as recorder:
         job = hr.Job("bench-latency")
         items = job.source("items", hr.generate(make, rate=f"{rate}/s", total=total, due="due_us"))
         counted = items.key_by("key").process(count_up, name="count", state={"n": hr.value()})
@@ -67,8 +64,7 @@ def keyed_count(rate: int, seconds: int, warmup_s: int, **settings: Any) -> dict
     the key, which is most of them, and the mean of those in one buffer otherwise.
     """
     make, total = Numbered(_KEYS), rate * seconds
-    with tempfile.TemporaryDirectory(prefix="headrace-bench-") as work:
-        recorder = Recorder(Path(work), ("key", "n", "due_us"))
+    with recording(("key", "n", "due_us")) as recorder:
         job = hr.Job("bench-keyed-count")
         items = job.source("items", hr.generate(make, rate=f"{rate}/s", total=total, due="due_us"))
         counted = items.key_by("key").reduce(name="count", n=hr.count(), due_us=hr.sum("due_us"))

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-from headrace.state.changes import Change
+from headrace.state.changes import Pending
 from headrace.state.segments import StoredChange, write_segment
 
 _LOOK_EVERY_US = 250_000
@@ -42,12 +42,15 @@ class ChunkWriter:
             return False
         return dirty_bytes >= self._most_bytes or now_us - self._written_us >= self._every_us
 
-    def write(self, changes: Sequence[tuple[str, Change]], now_us: int) -> None:
+    def write(self, swapped: Sequence[tuple[str, Pending]], now_us: int) -> None:
         """Hand changes over; they are durable when ``finish`` has returned."""
         self._written_us = now_us
-        if changes:
-            name = f"{self._stem}-{len(self._chunks):02d}.seg"
-            self._chunks.append(self._pool.submit(write_segment, self._root, name, changes))
+        name = f"{self._stem}-{len(self._chunks):02d}.seg"
+        self._chunks.append(self._pool.submit(self._write, name, swapped))
+
+    def _write(self, name: str, swapped: Sequence[tuple[str, Pending]]) -> list[StoredChange]:
+        changes = [(store, change) for store, pending in swapped for change in pending()]
+        return write_segment(self._root, name, changes) if changes else []
 
     def finish(self) -> tuple[StoredChange, ...]:
         """Wait until all is durable; what was written, oldest first. Raises what a write failed with."""

@@ -32,7 +32,7 @@ from headrace.runtime.meter import ChannelMeter
 from headrace.runtime.operators import Operator
 from headrace.runtime.plan import Description, JobPlan, Ticket
 from headrace.runtime.reducing import Reduce
-from headrace.state.changes import Change, Store
+from headrace.state.changes import Pending, Store
 from headrace.state.loading import load_slices
 from headrace.tokens import Token
 
@@ -183,7 +183,7 @@ class Subtask:
         """Write what changed and describe it."""
         ticket, chunks = self._ticket, self._chunks
         assert ticket is not None and chunks is not None
-        chunks.write(self._changes(), now_us())
+        chunks.write(self._swapped(), now_us())
         stored = chunks.finish()
         staged: list[Staged] = [s for sink in self._sinks for s in sink.close()]
         if self._letter_sink is not None:
@@ -220,8 +220,8 @@ class Subtask:
         if self._chunks is not None:
             self._chunks.close()
 
-    def _changes(self) -> list[tuple[str, Change]]:
-        return [(id, change) for id, (_, store) in self._stores.items() for change in store.changes()]
+    def _swapped(self) -> list[tuple[str, Pending]]:
+        return [(id, store.swap()) for id, (_, store) in self._stores.items()]
 
     def _dirty_bytes(self) -> int:
         return sum(store.dirty_bytes() for _, store in self._stores.values())
@@ -266,7 +266,7 @@ class Subtask:
             self._news_us = min([now, *born])
         chunks = self._chunks
         if chunks is not None and chunks.look(now) and chunks.due(now, self._dirty_bytes()):
-            chunks.write(self._changes(), now)
+            chunks.write(self._swapped(), now)
         if now - self._listened_us > _LISTEN_EVERY_US:
             self._listened_us = now
             for message in self._control.poll():

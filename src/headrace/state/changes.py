@@ -8,7 +8,7 @@ independent of order, updated in O(changed), equal for base-plus-changes and for
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -43,11 +43,22 @@ ID_BYTES = 16
 """Size of an identity."""
 
 
+Pending = Callable[[], list[Change]]
+"""Changes that are still to be put together."""
+
+
 class Store(Protocol):
     """A step's state in one subtask: many slices, whatever the table behind them."""
 
     def changes(self) -> list[Change]:
         """What changed since the last call (or load), one entry per changed slice."""
+        ...
+
+    def swap(self) -> Pending:
+        """Like ``changes``, but what can wait is left to the function returned.
+
+        It may be called later and by another thread, once, before that of the next ``swap``.
+        """
         ...
 
     def dirty_bytes(self) -> int:

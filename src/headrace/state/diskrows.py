@@ -29,6 +29,7 @@ from headrace.state.changes import (
     ZERO_DIGEST,
     Change,
     Digest,
+    Pending,
     no_ids,
     pane_batch,
     plus,
@@ -139,6 +140,10 @@ class DiskRows:
     def nbytes(self) -> int:
         """Memory held."""
         return self._pending_bytes
+
+    def swap(self) -> Pending:
+        changes = self.changes()
+        return lambda: changes
 
     def dirty_bytes(self) -> int:
         return self._pending_bytes + sum(block.length for block in self._new) + ID_BYTES * len(self._ended)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.errors import StateError
@@ -21,9 +22,10 @@ from headrace.state.changes import (
     ZERO_DIGEST,
     Change,
     Digest,
+    Pending,
     id_batch,
-    no_ids,
     plus,
+    split_by_slice,
     total,
     with_ids,
 )
@@ -35,6 +37,7 @@ _SCHEMA = pa.schema(
     [("name", pa.string()), ("key", pa.binary()), ("sub", pa.binary()), ("value", pa.binary()), ("place", pa.int64())]
 )
 _NO_SUB = pack(None)
+_NO_STAMPS = (np.zeros(0, np.uint64), np.zeros(0, np.uint64))
 Flat = tuple[str, bytes, bytes]
 Entry = tuple[bytes, int]
 """A value's bytes, and its place among the entries of its name and key: the order in which they came."""
@@ -116,16 +119,16 @@ class KeyedStore:
                 yield unpack(key), unpack(sub), unpack(value)
 
     def changes(self) -> list[Change]:
+        return self.swap()()
+
+    def swap(self) -> Pending:
         self._check_unset_mutations()
-        by_slice: dict[int, list[Flat]] = {}
-        keys = list({flat[1]: None for flat in self._before})
-        slice_of = dict(zip(keys, self._slices_of([unpack(key) for key in keys]))) if keys else {}
-        for flat in self._before:
-            by_slice.setdefault(slice_of[flat[1]], []).append(flat)
-        changes = [self._change(slice, flats) for slice, flats in sorted(by_slice.items())]
-        self._before.clear()
-        self._dirty_bytes = 0
-        return changes
+        before, self._before, self._dirty_bytes = self._before, {}, 0
+        entries = self._entries
+        old = [(flat, entry) for flat, entry in before.items() if entry is not None]
+        new = [(flat, entries[flat]) for flat in before if flat in entries]
+        gone = np.array([flat not in entries for flat, _ in old], bool)
+        return lambda: self._changes(old, new, gone)
 
     def dirty_bytes(self) -> int:
         return self._dirty_bytes
@@ -150,21 +153,27 @@ class KeyedStore:
     def _subs_of(self, name: str, key: Key) -> dict[bytes, None]:
         return self._subs.get((name, self._packed(key)), {})
 
-    def _change(self, slice: int, flats: list[Flat]) -> Change:
-        old = [(flat, entry) for flat in flats if (entry := self._before[flat]) is not None]
-        new = [(flat, self._entries[flat]) for flat in flats if flat in self._entries]
-        digest = self._digests.get(slice, ZERO_DIGEST)
-        deletes, puts = no_ids(), _batch(new)
-        if old:
-            before = _batch(old)
-            digest = plus(digest, total(row_stamps(before)), -1)
-            gone = [i for i, (flat, _) in enumerate(old) if flat not in self._entries]
-            taken = before.take(pa.array(gone, pa.int64()))
-            deletes = id_batch((taken.column(ID_COLUMNS[0]).to_numpy(), taken.column(ID_COLUMNS[1]).to_numpy()))
-        if new:
-            digest = plus(digest, total(row_stamps(puts)))
-        self._digests[slice] = digest
-        return Change(slice, puts, deletes, digest)
+    def _changes(
+        self, old: list[tuple[Flat, Entry]], new: list[tuple[Flat, Entry]], gone: npt.NDArray[np.bool_]
+    ) -> list[Change]:
+        """Entries as they were and as they are, by slice."""
+        befores, puts = _batch(old), _batch(new)
+        old_stamps, new_stamps = (row_stamps(rows) if rows.num_rows else _NO_STAMPS for rows in (befores, puts))
+        old_at, new_at = (dict(split_by_slice(self._slices(entries))) for entries in (old, new))
+        changes, nothing = [], np.zeros(0, np.int64)
+        for slice in sorted(old_at.keys() | new_at.keys()):
+            was, now = old_at.get(slice, nothing), new_at.get(slice, nothing)
+            digest = plus(self._digests.get(slice, ZERO_DIGEST), total((old_stamps[0][was], old_stamps[1][was])), -1)
+            digest = self._digests[slice] = plus(digest, total((new_stamps[0][now], new_stamps[1][now])))
+            dead = befores.take(pa.array(was[gone[was]]))
+            deletes = id_batch((dead.column(ID_COLUMNS[0]).to_numpy(), dead.column(ID_COLUMNS[1]).to_numpy()))
+            changes.append(Change(slice, puts.take(pa.array(now)), deletes, digest))
+        return changes
+
+    def _slices(self, entries: list[tuple[Flat, Entry]]) -> npt.NDArray[np.uint16]:
+        keys = list({flat[1]: None for flat, _ in entries})
+        slice_of = dict(zip(keys, self._slices_of([unpack(key) for key in keys]))) if keys else {}
+        return np.array([slice_of[flat[1]] for flat, _ in entries], np.uint16)
 
     def _check_unset_mutations(self) -> None:
         """Debug mode: a value that was read, changed in place and not set would be lost."""

@@ -13,6 +13,7 @@ from headrace.state.changes import (
     ZERO_DIGEST,
     Change,
     Digest,
+    Pending,
     id_batch,
     no_ids,
     plus,
@@ -84,6 +85,10 @@ class RowStore:
         self._new.clear()
         self._graves.clear()
         return changes
+
+    def swap(self) -> Pending:
+        changes = self.changes()
+        return lambda: changes
 
     def dirty_bytes(self) -> int:
         new_bytes = int(sum(chunk.nbytes for chunk in self._new))

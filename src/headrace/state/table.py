@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.state.aggregates import Accumulator
-from headrace.state.changes import ID_BYTES, ID_COLUMNS, PANE, Change, Digest, with_ids
+from headrace.state.changes import ID_BYTES, ID_COLUMNS, PANE, Change, Digest, Pending, with_ids
 from headrace.state.grouping import Key, Rows, key_arrays, key_values
 from headrace.state.hashing import U64, hash_columns, row_stamps, slices_of
 from headrace.state.index import Admission, KeyIndex
@@ -199,6 +199,10 @@ class GroupTable:
     def changes(self) -> list[Change]:
         """What changed per slice since the last call; see ``state.changes``."""
         return self._tracking.changes(lambda rows: with_ids(self.export(rows), self._ids(rows)))
+
+    def swap(self) -> Pending:
+        changes = self.changes()
+        return lambda: changes
 
     def dirty_bytes(self) -> int:
         row_bytes = _COLUMN_BYTES * len(self.partial_schema) + ID_BYTES
