@@ -131,6 +131,7 @@ class KeyedStream:
         engine: str = "auto",
         memory: str | int | None = None,
         coverage: float | None = None,
+        at_least: Mapping[str, float] | None = None,
         latency: Literal["read-ready", "read-write"] = "read-ready",
         parallelism: ParallelismLike | None = None,
         on_error: OnError | None = None,
@@ -140,6 +141,12 @@ class KeyedStream:
         """One row per key and window, with a column per reducer: ``reduce(n=hr.count())``.
 
         Without a window the step keeps a running result per key and emits it whenever it changed.
+
+        ``memory="64 MB"`` bounds what the step's state takes in each subtask; the rest goes to disk, by
+        ``engine`` (``docs/how-it-works.md``), and answers stay exact. With ``coverage=0.9`` a key whose
+        state has seen at least that share of its records is not looked up on disk; a column ``coverage``
+        says how much it has seen. ``at_least={"n": 50}`` emits only keys that reach this, as soon as they
+        do, each once.
         """
         name = name or self.job.auto_name("reduce", self.name)
         if not reducers:
@@ -147,7 +154,7 @@ class KeyedStream:
         for column, reducer in reducers.items():
             if not isinstance(reducer, (Aggregate, UserReducer)):
                 raise GraphError(f"reduce {name!r}: {column}={reducer!r} is not a reducer such as hr.count()")
-            if column in self.keys or column in ("window_start", "window_end", "version", "completeness"):
+            if column in self.keys or column in ("window_start", "window_end", "version", "completeness", "coverage"):
                 raise GraphError(f"reduce {name!r}: the column name {column!r} is taken; choose another")
         if engine not in ENGINES:
             raise GraphError(f"reduce {name!r}: engine {engine!r} is not one of {', '.join(ENGINES)}")
@@ -165,6 +172,7 @@ class KeyedStream:
                 size_bytes(memory, "memory") if memory is not None else None,
                 coverage,
                 options,
+                _threshold(name, at_least),
             )
         )
 
@@ -255,3 +263,12 @@ def _parallelism(step: str, value: ParallelismLike | None) -> Parallelism | None
 def _same_job(one: Stream | KeyedStream, other: Stream | KeyedStream) -> None:
     if one.job is not other.job:
         raise GraphError(f"{one.name!r} and {other.name!r} belong to different jobs; build both on one hr.Job")
+
+
+def _threshold(name: str, at_least: Mapping[str, float] | None) -> tuple[str, float] | None:
+    if at_least is None:
+        return None
+    if len(at_least) != 1:
+        raise GraphError(f"reduce {name!r}: at_least takes one reducer and its least value, such as {{'n': 50}}")
+    ((reducer, least),) = at_least.items()
+    return reducer, float(least)

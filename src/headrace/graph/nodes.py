@@ -78,6 +78,7 @@ class ReduceNode:
     memory_bytes: int | None = None
     coverage: float | None = None
     options: StepOptions = StepOptions()
+    at_least: tuple[str, float] | None = None
 
     @property
     def mergeable(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from headrace.graph.memory import engine_of
 from headrace.graph.nodes import (
     Graph,
     JoinNode,
@@ -52,10 +53,18 @@ def describe(node: Node) -> str:
         case ReduceNode():
             what = ", ".join(f"{name}={reducer.describe()}" for name, reducer in node.reducers)
             over = node.window.describe() if node.window else "running"
-            return f"reduce by {', '.join(node.keys)} over {over}: {what}"
+            least = f", at least {node.at_least[0]} {node.at_least[1]:g}" if node.at_least else ""
+            return f"reduce by {', '.join(node.keys)} over {over}: {what}{least}{_memory(node)}"
         case ProcessNode():
             return f"process by {', '.join(node.keys)}, state {', '.join(n for n, _ in node.state) or 'none'}"
         case JoinNode():
             return f"{node.how} join by {', '.join(node.keys)} over {node.window.describe()}"
         case _:
             return "union"
+
+
+def _memory(node: ReduceNode) -> str:
+    if node.memory_bytes is None:
+        return ""
+    engine, why = engine_of(node)
+    return f", {node.memory_bytes / 1e6:g} MB per subtask, engine {engine} ({why})"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from headrace.errors import GraphError
+from headrace.graph.memory import check_memory
 from headrace.graph.nodes import Graph, JoinNode, Node, ReduceNode, SinkNode, SourceNode, is_keyed
-from headrace.graph.reducers import UserReducer
+from headrace.graph.reducers import Aggregate, UserReducer
 from headrace.graph.windows import CountWindow, SessionWindow, TimeWindow, WholeInput
 
 
@@ -18,6 +19,9 @@ def validate(graph: Graph, *, need_sink: bool = True) -> None:
         raise GraphError(f"job {graph.job!r} has no sink; add .sink(name, hr.jsonl('out/')) to a stream")
     for node in graph.nodes:
         _check_windows(graph, node)
+        if isinstance(node, ReduceNode):
+            check_memory(node)
+            check_threshold(node)
     for constraint in graph.constraints:
         if constraint.end not in reachable(graph, constraint.start):
             raise GraphError(
@@ -96,6 +100,23 @@ def _check_windows(graph: Graph, node: Node) -> None:
                 f"step {node.name!r} has an event-time window, but results of {timeless.name!r}, which are over {over}, "
                 f"belong to no time; give {timeless.name!r} an event-time window, or {node.name!r} hr.whole_input()"
             )
+
+
+def check_threshold(node: ReduceNode) -> None:
+    """``at_least`` names a reducer that only grows, over a window that has an end."""
+    if node.at_least is None:
+        return
+    name, _ = node.at_least
+    reducer = dict(node.reducers).get(name)
+    if reducer is None:
+        raise GraphError(f"step {node.name!r}: at_least names {name!r}, which is none of its reducers")
+    if not isinstance(reducer, Aggregate) or reducer.kind not in ("count", "sum", "max", "distinct"):
+        raise GraphError(
+            f"step {node.name!r}: at_least needs a result that grows with every record (count, sum of numbers that are "
+            f"not negative, max, distinct), not {name}={reducer.describe()}"
+        )
+    if not isinstance(node.window, (TimeWindow, WholeInput)) or node.window.versioned:
+        raise GraphError(f"step {node.name!r}: at_least needs a tumbling or sliding window or hr.whole_input()")
 
 
 def _keeps_time(graph: Graph, source: SourceNode, node: Node) -> bool:

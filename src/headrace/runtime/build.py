@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow as pa
 
+from headrace.graph.memory import engine_of
 from headrace.graph.nodes import (
     JoinNode,
     Node,
@@ -100,6 +101,8 @@ def can_combine(node: ReduceNode) -> bool:
     """Whether partial aggregates may be made before the shuffle and shared between windows."""
     if not node.mergeable or any(getattr(reducer, "early", None) is not None for _, reducer in node.reducers):
         return False
+    if node.coverage is not None or engine_of(node)[0] == "mr":
+        return False  # coverage counts records, and MR-hash wants them as they are
     return isinstance(node.window, (WholeInput, type(None))) or (
         isinstance(node.window, TimeWindow) and not node.window.versioned
     )

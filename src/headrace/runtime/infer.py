@@ -154,6 +154,8 @@ def _reduce(node: ReduceNode, sample: pa.RecordBatch, declared: pa.Schema | None
         fields += [pa.field("window_start", _STAMP), pa.field("window_end", _STAMP)]
         if node.window.versioned:
             fields += [pa.field("version", pa.int64()), pa.field("completeness", pa.float64())]
+    if node.coverage is not None:
+        fields.append(pa.field("coverage", pa.float64()))
     for (name, reducer), state in zip(node.reducers, table.accumulators):
         kind = state.result
         if isinstance(reducer, UserReducer):
@@ -205,6 +207,7 @@ def _reduced_sample(node: ReduceNode, sample: pa.RecordBatch, schema: pa.Schema)
     blank = {
         "window_start": moment, "window_end": moment,
         "version": pa.array(np.zeros(len(rows), np.int64)), "completeness": pa.array(np.ones(len(rows))),
+        "coverage": pa.array(np.ones(len(rows))),
     }  # fmt: skip
     return pa.RecordBatch.from_arrays([results.get(f.name, blank.get(f.name)) for f in schema], schema=schema)
 

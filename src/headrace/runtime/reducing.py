@@ -6,11 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.errors import SchemaError
+from headrace.graph.memory import engine_of
 from headrace.graph.nodes import ReduceNode
-from headrace.graph.windows import FOREVER_US, CountWindow
+from headrace.graph.windows import FOREVER_US, CountWindow, TimeWindow
 from headrace.runtime.batch import Batch
 from headrace.runtime.operators import Operator
 from headrace.runtime.usercode import Guard
@@ -76,7 +79,9 @@ class Reduce(Operator):
     def __init__(self, node: ReduceNode, schema: pa.Schema, out: pa.Schema, guard: Guard, place: Place) -> None:
         super().__init__(node.name)
         self.node, self._schema, self._out, self._guard, self._place = node, schema, out, guard, place
-        self.early = any(getattr(reducer, "early", None) is not None for _, reducer in node.reducers)
+        self.early = node.at_least is not None or any(
+            getattr(reducer, "early", None) is not None for _, reducer in node.reducers
+        )
         self.states = self._make_states()
         self.table = self.states.table
 
@@ -100,7 +105,8 @@ class Reduce(Operator):
 
     def early_rows(self, touched: Rows) -> Rows:
         """Of these rows, those to be emitted now and never again."""
-        wanted = np.zeros(len(touched), bool)
+        touched = np.unique(touched[touched >= 0])
+        wanted = self._reached(self.table, touched)
         for state in self.table.accumulators:
             if isinstance(state, UserState):
                 wanted |= state.early(touched)
@@ -108,6 +114,30 @@ class Reduce(Operator):
         self.table.extras["early"][rows] = 1
         self.table.mark(rows)
         return rows
+
+    def final_rows(self, table: GroupTable, rows: Rows) -> Rows:
+        """Of rows whose window has ended, those to be emitted: not emitted before, and large enough."""
+        if not self.early:
+            return rows
+        wanted = table.extras["early"][rows] == 0
+        if self.node.at_least is not None:
+            wanted &= self._reached(table, rows)
+        final: Rows = rows[wanted]
+        return final
+
+    def _reached(self, table: GroupTable, rows: Rows) -> npt.NDArray[np.bool_]:
+        """Which rows have reached ``at_least``."""
+        if self.node.at_least is None:
+            return np.zeros(len(rows), bool)
+        name, least = self.node.at_least
+        at = [reducer for reducer, _ in self.node.reducers].index(name)
+        reached: npt.NDArray[np.bool_] = np.zeros(len(rows), bool)
+        if len(rows):
+            values = table.accumulators[at].finalize(rows)
+            reached = pc.fill_null(pc.greater_equal(values.cast(pa.float64()), least), False).to_numpy(
+                zero_copy_only=False
+            )
+        return reached
 
     def new_table(self, slots: int | None = None, policy: Policy = INC) -> GroupTable:
         """An empty table like the step's own."""
@@ -120,21 +150,16 @@ class Reduce(Operator):
         node = self.node
         if node.memory_bytes is None:
             return Unbounded(self.new_table(), self.new_table)
-        engine = engine_of(node)
-        bound = Bound(node.memory_bytes, engine, self._place.spill or spill_home(), self._place.slices)
+        engine, _ = engine_of(node)
+        spill = self._place.spill or spill_home()
+        windowed = isinstance(node.window, TimeWindow)
+        bound = Bound(node.memory_bytes, engine, spill, self._place.slices, windowed=windowed)
         parts = Parts(self.new_table, self._new_partials)
         return MrHash(parts, bound, self._schema, node.keys) if engine == "mr" else BoundedTable(parts, bound)
 
     def _new_partials(self) -> Partials:
         table = self.new_table()
         return Partials(table.key_fields, table.accumulators)
-
-
-def engine_of(node: ReduceNode) -> str:
-    """The hash engine of a bounded reduce. Without combine, records have to wait as they are: MR-hash."""
-    if node.engine != "auto":
-        return node.engine
-    return "inc" if node.mergeable else "mr"
 
 
 class RunningReduce(Reduce):
@@ -176,26 +201,44 @@ class RunningReduce(Reduce):
 
 
 class WholeInputReduce(Reduce):
-    """One result per key when the input has ended."""
+    """One result per key when the input has ended; earlier for what is asked to be early."""
 
     def on_batch(self, port: int, batch: Batch) -> None:
-        touched = np.unique(self.states.absorb(batch.records, self.key_columns(batch.records), 0, batch.times))
-        if self.early:
-            rows = self.early_rows(touched[touched >= 0])
-            self.emit(Batch(self.results(rows, []), np.full(len(rows), int(batch.times.max())), batch.born_us))
+        touched = self.states.absorb(batch.records, self.key_columns(batch.records), 0, batch.times)
+        self._emit_early(touched, int(batch.times.max()), batch.born_us)
 
     def receive_partial(self, port: int, partial: pa.RecordBatch, born_us: int) -> None:
         self.meter.items_in += partial.num_rows
-        self.states.absorb_partial(partial)
+        self._emit_early(self.states.absorb_partial(partial), 0, born_us)
 
     def on_watermark(self, watermark_us: int) -> None:
         if watermark_us < FOREVER_US:
             return
-        for table, rows in self.states.settled([0]):
-            wanted = rows[table.extras["early"][rows] == 0] if self.early else rows
-            if len(wanted):
-                self.emit(Batch(self.results(wanted, [], table), np.full(len(wanted), FOREVER_US - 1), 0))
+        covered = None
+        if self.node.coverage is not None and isinstance(self.states, BoundedTable):
+            covered, shares = self.states.covered(self.node.coverage)
+            self._emit_last(self.table, covered, shares)
+        for table, rows in self.states.settled([0], without=covered):
+            self._emit_last(table, rows, np.ones(len(rows)))
         self.states.drop_pane(0)
+
+    def _emit_early(self, touched: Rows, at_us: int, born_us: int) -> None:
+        if self.early:
+            rows = self.early_rows(touched)
+            shares = np.ones(len(rows))
+            if len(rows) and self.node.coverage is not None:
+                shares = self.table.index.coverage_of(rows)
+            at_us = max(at_us, self.watermark_us)
+            self.emit(Batch(self.results(rows, self._coverage(shares)), np.full(len(rows), at_us), born_us))
+
+    def _emit_last(self, table: GroupTable, rows: Rows, shares: npt.NDArray[np.float64]) -> None:
+        wanted = self.final_rows(table, rows)
+        if len(wanted):
+            middle = self._coverage(shares[np.isin(rows, wanted)])
+            self.emit(Batch(self.results(wanted, middle, table), np.full(len(wanted), FOREVER_US - 1), 0))
+
+    def _coverage(self, shares: npt.NDArray[np.float64]) -> list[pa.Array]:
+        return [pa.array(shares)] if self.node.coverage is not None else []
 
 
 class CountReduce(Reduce):

@@ -421,6 +421,6 @@ class Subtask:
         origin = next((p.origin for p in self.plan.layout.passes if p.name == edge.target), None)
         schema = self.plan.schemas[origin] if origin else self.plan.schema_into(edge.target, edge.port)
         partial = (
-            operator.table.partial_schema if isinstance(operator, Reduce) and isinstance(node, ReduceNode) else None
+            operator.table.combined_schema if isinstance(operator, Reduce) and isinstance(node, ReduceNode) else None
         )
         return Inbound(edge, operator, schema, partial, self.plan.settings.slices, ChannelMeter(edge.id))

@@ -83,12 +83,20 @@ class PanedReduce(Reduce):
         batch = without_closed(self, batch, self._window)
         if batch.rows:
             panes = batch.times // self._window.pane_us
-            self.states.absorb(batch.records, self.key_columns(batch.records), panes, batch.times)
+            self._emit_early(self.states.absorb(batch.records, self.key_columns(batch.records), panes, batch.times))
 
     def receive_partial(self, port: int, partial: pa.RecordBatch, born_us: int) -> None:
         self._born_us = born_us
         self.meter.items_in += partial.num_rows
-        self.states.absorb_partial(partial)
+        self._emit_early(self.states.absorb_partial(partial))
+
+    def _emit_early(self, touched: Rows) -> None:
+        """Keys that have reached ``at_least`` within one pane; windows of several panes tell when they end."""
+        if self.early and self._window.tumbling:
+            rows = self.early_rows(touched)
+            for pane in np.unique(self.table.pane_of(rows)).tolist():
+                of_pane = rows[self.table.pane_of(rows) == pane]
+                self._emit_window(self.table, of_pane, (pane + 1) * self._window.size_us)
 
     def on_watermark(self, watermark_us: int) -> None:
         while (end := self._next_end()) is not None and end <= watermark_us:
@@ -120,7 +128,7 @@ class PanedReduce(Reduce):
         late = self._rest.rows_of(end)
         rest = self._rest.export(late) if len(late) else None
         for table, rows in self.states.settled(range(first, last), rest):
-            self._emit_window(table, rows, end)
+            self._emit_window(table, self.final_rows(table, rows), end)
         self._rest.drop(late)
 
     def _emit_window(self, table: GroupTable, rows: Rows, end: int) -> None:
@@ -208,7 +216,7 @@ class DirectReduce(Reduce):
             if end > watermark_us:
                 break
             for table, rows in self.states.settled([end]):
-                wanted = rows[table.extras["early"][rows] == 0] if self.early else rows
+                wanted = self.final_rows(table, rows)
                 if self._window.versioned:
                     wanted = wanted[table.extras["version"][wanted] == 0]
                     table.extras["on_time"][wanted] = table.extras["records"][wanted]

@@ -15,10 +15,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.state.buckets import bucket_of
 from headrace.state.changes import Store
+from headrace.state.choosing import Choice, Chooser
 from headrace.state.diskrows import Buckets, DiskRows
 from headrace.state.grouping import Rows
 from headrace.state.hashing import slices_of
@@ -48,7 +50,8 @@ class Bound:
     """How much memory a reduce may use in a subtask, and who stays in it.
 
     ``slots`` and ``buckets`` are chosen from ``memory_bytes`` unless given. ``level`` is the depth of
-    recursion: each has a hash function of its own.
+    recursion: each has a hash function of its own. Engine ``"auto"`` begins as ``"inc"`` and changes when
+    what it has seen of the keys says so (``state.choosing``).
     """
 
     memory_bytes: int
@@ -58,6 +61,7 @@ class Bound:
     slots: int | None = None
     buckets: int | None = None
     level: int = 0
+    windowed: bool = False
 
     @property
     def bucket_count(self) -> int:
@@ -79,10 +83,15 @@ class BoundedTable:
 
     def __init__(self, parts: Parts, bound: Bound) -> None:
         self._parts, self.bound = parts, bound
-        policy = ENGINES[bound.engine]
-        slots, self._turn_rows = rows_for(parts.table(1, policy), bound.memory_bytes)
-        self.table = parts.table(bound.slots or slots, policy)
+        auto = bound.engine == "auto"
+        widest = FREQUENT if auto else ENGINES[bound.engine]
+        slots, self._turn_rows = rows_for(parts.table(1, widest), bound.memory_bytes)
+        slots = bound.slots or slots
+        self.table = parts.table(slots, INC if auto else widest)
+        self.choice = Choice("inc" if auto else bound.engine, "nothing was refused yet" if auto else "as asked")
+        self._chooser = Chooser(slots, windowed=bound.windowed) if auto else None
         self._dice = np.random.default_rng(0)
+        self._left_out = np.zeros(0, bool)
         self._partials = parts.partials()
         buffer_bytes = max(_PAGE_BYTES, int(bound.memory_bytes * _BUFFER_SHARE))
         self.disk = DiskRows(self.table.partial_schema, self._buckets_of, bound.directory, buffer_bytes)
@@ -127,18 +136,35 @@ class BoundedTable:
         """Panes that hold anything, in memory or on disk."""
         return sorted({*self.table.panes(), *self.disk.panes()})
 
-    def settled(self, panes: Sequence[int], rest: pa.RecordBatch | None = None) -> Settled:
-        """The whole states of some panes' keys, merged over the panes: tables, and which of their rows."""
+    def covered(self, share: float) -> tuple[Rows, npt.NDArray[np.float64]]:
+        """Rows that have seen at least this share of their key's records, and which share each has (SCALLA 2.7)."""
+        rows = self.table.all_rows()
+        if not self.disk.panes():
+            return rows, np.ones(len(rows))
+        coverage = self.table.index.coverage_of(rows)
+        return rows[coverage >= share], coverage[coverage >= share]
+
+    def settled(
+        self, panes: Sequence[int], rest: pa.RecordBatch | None = None, *, without: Rows | None = None
+    ) -> Settled:
+        """The whole states of some panes' keys, merged over the panes: tables, and which of their rows.
+
+        Keys of the rows ``without`` are left out, with all that disk has of them.
+        """
+        self._left_out = np.zeros(0, bool)
+        if without is not None and len(without):
+            self._left_out = np.zeros(self.table.index.capacity, bool)
+            self._left_out[without] = True
         spilled = sorted(set(self.disk.panes()) & set(panes))
         resident = [pane for pane in self.table.panes() if pane in set(panes)]
         if not spilled and rest is None and len(resident) <= 1:
-            yield from ((self.table, self.table.rows_of(pane)) for pane in resident)
+            yield from ((self.table, self._kept(self.table.rows_of(pane))) for pane in resident)
             return
         if self.bound.level:  # the table has served; its memory is needed for the next level's
             for start in range(0, len(self.table), self._turn_rows):
                 self._to_disk(self.table.export(self.table.all_rows()[start : start + self._turn_rows]))
             self.table, spilled, resident = self._parts.table(1, INC), [0], []
-        rows = np.concatenate([np.zeros(0, np.int64), *(self.table.rows_of(pane) for pane in resident)])
+        rows = self._kept(np.concatenate([np.zeros(0, np.int64), *(self.table.rows_of(pane) for pane in resident)]))
         buckets = self._buckets_of_keys(self.table.key_columns(rows))
         rest_buckets = self._buckets_of(rest) if rest is not None else None
         for bucket in range(self.bound.bucket_count):
@@ -170,12 +196,23 @@ class BoundedTable:
 
     def _push_out(self, admission: Admission) -> None:
         """What the policy pushed out goes to disk, and more if states have grown beyond their room."""
+        if self._chooser is not None:
+            self._choose(admission)
         if len(admission.evicted):
             self._to_disk(self.table.export(admission.evicted))
             self.table.release(admission.evicted)
         if self.table.varies and self.bound.slots is None:
             while self.table.nbytes > self.bound.memory_bytes * _TABLE_SHARE and len(self.table) > 1:
                 self._relieve()
+
+    def _choose(self, admission: Admission) -> None:
+        assert self._chooser is not None
+        self._chooser.see(admission.hashes)
+        figures = self.table.index.figures
+        choice = self._chooser.choose(figures.tuples, figures.refused)
+        if choice is not None:
+            self.table.index.adopt(ENGINES[choice.engine])
+            self.choice, self._chooser = choice, None
 
     def _relieve(self) -> None:
         rows = self.table.all_rows()
@@ -202,6 +239,16 @@ class BoundedTable:
     def _buckets_of_keys(self, keys: list[pa.Array]) -> Buckets:
         return bucket_of(self.table.index.key_hashes(keys), self.bound.level, self.bound.bucket_count)
 
+    def _kept(self, rows: Rows) -> Rows:
+        return rows[~self._left_out[rows]] if len(self._left_out) else rows
+
+    def _of_others(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Rows from disk, without those of keys that are left out."""
+        if not len(self._left_out):
+            return rows
+        at = self.table.index.find(rows.columns[1 : 1 + len(self.table.key_fields)], rows.column(0).to_numpy())
+        return rows.filter(pa.array((at < 0) | ~self._left_out[at]))
+
     def _settle(self, bucket: int, resident: Rows, panes: list[int], rest: pa.RecordBatch | None) -> Settled:
         """One bucket's keys in a table of the next level."""
         share = _SETTLING_SHARE if self.bound.level == 0 else 1.0
@@ -213,7 +260,7 @@ class BoundedTable:
                 small.absorb_partial(at_pane_zero(self.table.export(resident[start : start + self._turn_rows])))
             for pane in panes:
                 for rows in self.disk.read(pane, bucket):
-                    small.absorb_partial(at_pane_zero(rows))
+                    small.absorb_partial(at_pane_zero(self._of_others(rows)))
             if rest is not None and rest.num_rows:
                 small.absorb_partial(at_pane_zero(rest))
             yield from small.settled([0])

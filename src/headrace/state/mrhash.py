@@ -59,8 +59,10 @@ class MrHash:
     def panes(self) -> list[int]:
         return self.disk.panes()
 
-    def settled(self, panes: Sequence[int], rest: pa.RecordBatch | None = None) -> Settled:
-        assert rest is None, "without combine there are no partials"
+    def settled(
+        self, panes: Sequence[int], rest: pa.RecordBatch | None = None, *, without: Rows | None = None
+    ) -> Settled:
+        assert rest is None and without is None, "nothing was aggregated yet"
         for bucket in range(self._bound.bucket_count):
             for pane in panes:
                 yield from self._settle(pane, bucket)

@@ -41,8 +41,13 @@ class PaneStates(Protocol):
         """Panes that hold anything, ascending."""
         ...
 
-    def settled(self, panes: Sequence[int], rest: pa.RecordBatch | None = None) -> Settled:
-        """The whole states of some panes' keys, merged over the panes and with the partials of ``rest``."""
+    def settled(
+        self, panes: Sequence[int], rest: pa.RecordBatch | None = None, *, without: Rows | None = None
+    ) -> Settled:
+        """The whole states of some panes' keys, merged over the panes and with the partials of ``rest``.
+
+        Keys of the table's rows ``without`` are left out.
+        """
         ...
 
     def drop_pane(self, pane: int) -> None: ...
@@ -66,7 +71,10 @@ class Unbounded:
     def stores(self) -> dict[str, Store]:
         return {"": self.table}
 
-    def settled(self, panes: Sequence[int], rest: pa.RecordBatch | None = None) -> Settled:
+    def settled(
+        self, panes: Sequence[int], rest: pa.RecordBatch | None = None, *, without: Rows | None = None
+    ) -> Settled:
+        assert without is None, "nothing is on disk"
         held = [pane for pane in self.table.panes() if pane in set(panes)]
         if rest is None and len(held) <= 1:
             yield from ((self.table, self.table.rows_of(pane)) for pane in held)

@@ -69,9 +69,12 @@ class GroupTable:
         self.index = KeyIndex(keys, slots=slots, policy=policy)
         self._tracking = Tracking()
         self._capacity, self._most = 0, slots or 2**62
-        self.partial_schema = pa.schema(
+        self.combined_schema = pa.schema(
             [pa.field(PANE, pa.int64()), *keys, *(f for a in self._accumulators for f in a.fields)]
-            + [pa.field(f"__{name}", pa.int64()) for name in extras]
+        )
+        """Partials as ``Partials`` makes them before the shuffle: without extras."""
+        self.partial_schema = pa.schema(
+            [*self.combined_schema, *(pa.field(f"__{name}", pa.int64()) for name in extras)]
         )
         self._grow(_FIRST_CAPACITY if slots is None else min(slots, _FIRST_CAPACITY))
 

@@ -1,0 +1,57 @@
+"""How a reduce with a memory bound keeps its state: whether it can, by which hash engine, and why."""
+
+from __future__ import annotations
+
+from headrace.errors import GraphError
+from headrace.graph.nodes import ReduceNode
+from headrace.graph.windows import TimeWindow, WholeInput
+
+COVERING = ("dinc", "dinc-space-saving")
+"""Engines that know at least which share of a key's records its state has seen."""
+
+
+def check_memory(node: ReduceNode) -> None:
+    """Raise GraphError for a bound, engine or coverage that the step cannot have."""
+    where = f"step {node.name!r}"
+    if node.coverage is not None:
+        _check_coverage(node, where)
+    if node.memory_bytes is None:
+        return
+    if not isinstance(node.window, (TimeWindow, WholeInput)) or node.window.versioned:
+        over = node.window.describe() if node.window else "all records so far"
+        raise GraphError(
+            f"{where}: memory= needs a tumbling or sliding window or hr.whole_input(), not {over}: a state on disk "
+            f"can be merged when its window ends, but not be updated record by record"
+        )
+    if not node.mergeable and node.engine not in ("auto", "mr"):
+        raise GraphError(
+            f"{where}: engine={node.engine!r} merges states of one key, so its reducers need combine=; "
+            f"give them one, or use engine='mr'"
+        )
+
+
+def engine_of(node: ReduceNode) -> tuple[str, str]:
+    """The hash engine of a reduce, and the reason in words. ``"auto"``: it is chosen while the job runs."""
+    if node.memory_bytes is None:
+        return "inc", "no memory bound: all states stay in memory"
+    if node.engine != "auto":
+        return node.engine, "as asked"
+    if not node.mergeable:
+        return "mr", "its reducers have no combine, so records wait until their window ends"
+    if node.coverage is not None:
+        return "dinc", "coverage needs counters of what was seen of each key"
+    return "auto", "first come stays (inc) while all keys fit; then chosen by how many do, and by how they change"
+
+
+def _check_coverage(node: ReduceNode, where: str) -> None:
+    if node.coverage is None or not 0 < node.coverage <= 1:
+        raise GraphError(f"{where}: coverage is a share above 0 and at most 1, not {node.coverage!r}")
+    if node.memory_bytes is None:
+        raise GraphError(f"{where}: without memory= all records are covered; give it a bound, or leave out coverage=")
+    if not isinstance(node.window, WholeInput):
+        raise GraphError(f"{where}: coverage= is about all records of a key, so it needs hr.whole_input()")
+    if engine_of(node)[0] not in COVERING:
+        raise GraphError(
+            f"{where}: engine={node.engine!r} cannot tell which share of a key's records it has seen; "
+            f"use engine='dinc' or 'dinc-space-saving', or leave out coverage="
+        )
