@@ -40,11 +40,12 @@ java:
 demo: java setup
 	@$(BIN)/headrace demo $(DEMO_ARGS)
 
-# Both parts always run, so that one look at the end tells everything.
+# All parts always run, so that one look at the end tells everything.
 test: java setup
 	@status=0; \
 	$(MAKE) --no-print-directory static || status=1; \
-	$(BIN)/pytest $(PYTEST_ARGS) || status=1; \
+	$(BIN)/pytest -n 2 tests/unit $(PYTEST_ARGS) || status=1; \
+	$(BIN)/pytest tests --ignore tests/unit $(PYTEST_ARGS) || status=1; \
 	exit $$status
 
 check: static unit
@@ -57,7 +58,7 @@ static: setup
 	exit $$status
 
 unit: setup
-	$(BIN)/pytest tests/unit $(PYTEST_ARGS)
+	$(BIN)/pytest -n 2 tests/unit $(PYTEST_ARGS)
 
 bench: java setup
 	@$(BIN)/headrace bench $(or $(BENCH_ARGS),--list)

@@ -17,6 +17,7 @@ from headrace.graph.render import render
 from headrace.graph.stages import lay_out
 from headrace.graph.validate import validate
 from headrace.state.choosing import Chooser, DistinctKeys
+from headrace.state.diskrows import DiskRows
 from headrace.testing import LocalRun, run_local
 
 ENGINES = ["auto", "inc", "dinc", "dinc-space-saving", "dinc-marker", "mr"]
@@ -46,26 +47,37 @@ def job_of(window: Any, **options: Any) -> hr.Job:
     return job
 
 
-def spilled(directory: Path) -> list[Path]:
-    return list(directory.rglob("*.rows"))
+@pytest.fixture
+def to_disk(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many rows went to disk each time."""
+    counts: list[int] = []
+    add = DiskRows.add
+
+    def counted(self: DiskRows, rows: Any, slices: Any) -> None:
+        counts.append(rows.num_rows)
+        add(self, rows, slices)
+
+    monkeypatch.setattr(DiskRows, "add", counted)
+    return counts
 
 
 # scalla facts 1 and 40: the same functions, in batch and streaming mode, in any engine, equal the reference
 @pytest.mark.parametrize("mode", ["realtime", "microbatch", "batch"])
 @pytest.mark.parametrize("engine", ENGINES)
-def test_every_engine_in_every_mode(engine: str, mode: str) -> None:
-    rows = run_local(job_of(hr.whole_input(), engine=engine, memory="150 KB"), mode=mode)["out"]
+def test_every_engine_in_every_mode(engine: str, mode: str, to_disk: list[int]) -> None:
+    rows = run_local(job_of(hr.whole_input(), engine=engine, memory="400 KB"), mode=mode)["out"]
+    assert sum(to_disk) > 1000
     assert len(rows) == len(reference())
     assert {row["k"]: (row["n"], row["total"]) for row in rows} == reference()
 
 
 @pytest.mark.parametrize("engine", ["auto", "dinc"])
 @pytest.mark.parametrize("window", [hr.tumbling("1 s"), hr.sliding("1 s", every="500 ms")])
-def test_windows_in_bounded_memory(engine: str, window: Any) -> None:
+def test_windows_in_bounded_memory(engine: str, window: Any, to_disk: list[int]) -> None:
     bounded, free = (
-        run_local(job_of(window, **options))["out"] for options in ({"engine": engine, "memory": "100 KB"}, {})
+        run_local(job_of(window, **options))["out"] for options in ({"engine": engine, "memory": "200 KB"}, {})
     )
-    assert len(bounded) == len(free) > 1000
+    assert len(bounded) == len(free) > 1000 and sum(to_disk) > 1000
     assert sorted(map(str, bounded)) == sorted(map(str, free))
 
 
@@ -78,7 +90,7 @@ def test_a_restart_goes_on_with_state_beyond_memory(tmp_path: Path, engine: str)
         reduced = (
             rows.key_by("k")
             .window(hr.whole_input())
-            .reduce(name="r", n=hr.count(), total=hr.sum("v"), engine=engine, memory="100 KB")
+            .reduce(name="r", n=hr.count(), total=hr.sum("v"), engine=engine, memory="250 KB")
         )
         reduced.sink("out", callback(print))
         return job
@@ -97,7 +109,7 @@ def test_a_restart_goes_on_with_state_beyond_memory(tmp_path: Path, engine: str)
 
 
 # scalla facts 19 and 21: an answer comes before the end of the input, once and for all
-@pytest.mark.parametrize("options", [{}, {"memory": "100 KB", "engine": "inc"}, {"memory": "100 KB", "engine": "dinc"}])
+@pytest.mark.parametrize("options", [{}, {"memory": "250 KB", "engine": "inc"}, {"memory": "250 KB", "engine": "dinc"}])
 def test_keys_that_reach_a_threshold_are_told_once_and_early(options: dict[str, Any], tmp_path: Path) -> None:
     job = hr.Job("frequent")
     rows = job.source("rows", hr.generate(zipf, total=N, rate=f"{N}/s"), event_time="ts")
@@ -125,7 +137,7 @@ def test_windows_tell_a_threshold_early_and_drop_what_is_below() -> None:
 # scalla facts 16 and 17: coverage is never overstated; what is returned has at least what was asked for
 @pytest.mark.parametrize("engine", ["dinc", "dinc-space-saving"])
 def test_coverage_is_told_and_kept(engine: str) -> None:
-    rows = run_local(job_of(hr.whole_input(), engine=engine, memory="100 KB", coverage=0.8))["out"]
+    rows = run_local(job_of(hr.whole_input(), engine=engine, memory="250 KB", coverage=0.8))["out"]
     truth = reference()
     assert sorted(row["k"] for row in rows) == sorted(truth), "every key is answered, once"
     approximate = [row for row in rows if row["coverage"] < 1]

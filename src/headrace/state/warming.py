@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.state.buckets import bucket_of
+from headrace.state.choosing import DistinctKeys
 from headrace.state.index import KeyIndex
 from headrace.state.policies import FREQUENT
 
@@ -25,3 +26,4 @@ def warm() -> None:
         index.key_columns(rows[:1])
         index.drop(rows[1:])
     bucket_of(index.hash_of(rows[:1]), 0, 2)
+    DistinctKeys().add(index.hash_of(rows[:1]))
