@@ -1,0 +1,68 @@
+"""The reports that still count: those of the last ``span``, each at most once."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from headrace.measure.moments import Moments, merge
+from headrace.measure.report import ChannelReport, Report
+from headrace.measure.summary import Summary, summarise
+
+
+@dataclass(frozen=True, slots=True)
+class Recent:
+    """Reports younger than ``span_s``, oldest first. A report may come late, or twice, or never."""
+
+    span_s: float
+    reports: tuple[Report, ...] = ()
+
+    def add(self, reports: Iterable[Report], at_s: float) -> Recent:
+        """With new reports, and without those that ``at_s`` made too old (HPDC'12 3.3)."""
+        known = {(r.worker, r.at_s): r for r in (*self.reports, *reports) if r.at_s > at_s - self.span_s + 1e-9}
+        return Recent(self.span_s, tuple(known[key] for key in sorted(known, key=lambda k: (k[1], k[0]))))
+
+    def summary(self, at_s: float, fresh_s: float) -> Summary:
+        """The newest figures of each element, of reports not older than ``fresh_s``."""
+        return summarise(r for r in self.reports if r.at_s > at_s - fresh_s + 1e-9)
+
+    def step_latency_ms(self, step: str, since_s: float) -> float | None:
+        """Mean latency of the step's items since then: each item counts alike, as in a constraint."""
+        total = merge(s.latency_ms for r in self._since(since_s) for s in r.subtasks if s.id.step == step)
+        return None if total is None else total.mean
+
+    def edge_latency_ms(self, edge: int, since_s: float) -> float | None:
+        """Mean latency of the edge's items since then; None unless all three parts are known."""
+        channels = [c for r in self._since(since_s) for c in r.channels if c.id.edge == edge]
+        parts: dict[str, list[Moments | None]] = defaultdict(list)
+        for channel in channels:
+            for part, moments in _by_item(channel):
+                parts[part].append(moments)
+        totals = [merge(parts[part]) for part in ("wait", "transfer", "queue")]
+        known = [total.mean for total in totals if total is not None]
+        return math.fsum(known) if len(known) == len(totals) else None
+
+    def age_ms(self, step: str, quantile: float | None, since_s: float) -> float | None:
+        """Mean or quantile of the time from when records were due until the step had them."""
+        known = [s for r in self._since(since_s) for s in r.subtasks if s.id.step == step and s.ages_ms]
+        if not known:
+            return None
+        ages = np.concatenate([s.ages_ms for s in known])
+        # A sample stands for as many records as its subtask had per sample.
+        weights = np.concatenate([np.full(len(s.ages_ms), max(s.items, 1) / len(s.ages_ms)) for s in known])
+        if quantile is None:
+            return float(np.average(ages, weights=weights))
+        return float(np.quantile(ages, quantile, weights=weights, method="inverted_cdf"))
+
+    def _since(self, since_s: float) -> Iterable[Report]:
+        return (r for r in self.reports if r.at_s > since_s + 1e-9)
+
+
+def _by_item(channel: ChannelReport) -> list[tuple[str, Moments | None]]:
+    """A channel's three parts, weighted by its items even where buffers were counted."""
+    parts = (("wait", channel.wait_ms), ("transfer", channel.transfer_ms), ("queue", channel.queue_ms))
+    return [(name, None if m is None else Moments(max(channel.items, 1), m.mean)) for name, m in parts]
