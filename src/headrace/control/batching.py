@@ -1,4 +1,4 @@
-"""Adaptive output batching: how long a channel's open buffer may live (thesis 4.5, Algorithms 1-3).
+"""Adaptive output batching: how long a channel's open buffer may live (thesis, Algorithms 1-3).
 
 Each constrained channel gets an equal part of what its bound leaves after the steps before and
 behind it. Departures: a chained edge has no buffer and takes no part; an undefined latency at
@@ -82,7 +82,7 @@ def next_deadline_ms(current_ms: float, target_ms: float, wait_ms: float) -> flo
 
 
 def lowest(wishes: Iterable[Mapping[ChannelId, float]]) -> dict[ChannelId, float]:
-    """One value per channel: where several constraints ask, the lowest wins (thesis 4.5.1)."""
+    """One value per channel: where several constraints ask, the lowest wins."""
     least: dict[ChannelId, float] = {}
     for wish in wishes:
         for channel, value in wish.items():

@@ -1,4 +1,4 @@
-"""Adaptive buffer sizing: the older, size-based way to cut (HPDC'12 3.5.1).
+"""Adaptive buffer sizing: the older, size-based way to cut (HPDC'12).
 
 Throughput first: buffers begin large and change only while a bound is violated. Departures: one step
 shrinks at most tenfold, since a sparse channel otherwise falls to the least size at once and takes

@@ -1,8 +1,8 @@
-"""Dynamic task chaining: which steps call each other directly (thesis 4.7, Algorithms 9-10).
+"""Dynamic task chaining: which steps call each other directly (thesis, Algorithms 9-10).
 
 Departures: if the whole series fits one core it is chained, where the thesis asks for a lower
 variance of utilisations, which equal utilisations never have; and an edge the user pinned apart
-(HPDC'12 3.6) is a border of every chain.
+(HPDC'12) is a border of every chain.
 """
 
 from __future__ import annotations

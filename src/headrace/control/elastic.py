@@ -1,4 +1,4 @@
-"""When scaling may act, and how far in one cycle (thesis 4.6.6).
+"""When scaling may act, and how far in one cycle.
 
 Ups come first, all at once, and then scaling rests. Downs are one subtask of a step at a time,
 without rest, so that a newer plan replaces what is left of an older one. Steps joined by paired
@@ -11,12 +11,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from headrace.control.chaining import Chain, chain_of
-from headrace.control.constraints import Path, Standing, budget
+from headrace.control.constraints import Path
 from headrace.control.journal import Decision, Expectation
 from headrace.control.kingman import Station
 from headrace.control.proposals import Proposal, hold
 from headrace.control.scaling import Plan, Wish, bottlenecks, scale_reactively
 from headrace.control.settings import Change
+from headrace.control.standing import Standing, budget
 from headrace.control.view import View
 
 _FALLBACK_MS = 2.0

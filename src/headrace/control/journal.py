@@ -14,6 +14,8 @@ Verdict = Literal["effective", "ineffective", "unknown"]
 
 _LEAST_GAIN = 0.1
 """Share of the expected change below which a decision was ineffective, as in Flink's autoscaler."""
+_NEAR = 0.1
+"""Distance from the expected value, as a share of it, that measurements differ by anyway."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +78,14 @@ class Outcome:
 def compare(decision: Decision, observed: float | None, at_s: float) -> Outcome:
     """Judge a decision by the share of the expected change that came about.
 
-    More than was expected is effective, too. What was to stay as it is counts as effective if it did.
+    More than was expected is effective, too, and so is whatever ends near the expected value. A
+    utilisation is expected to be at most what was predicted: lower is no failure of a scale-down.
     """
     expects = decision.expects
     if expects is None or observed is None:
         return Outcome(at_s, decision, "unknown", observed)
-    wanted = expects.after - expects.before
-    if abs(wanted) <= 1e-9:
-        return Outcome(at_s, decision, "effective", observed)
-    share = (observed - expects.before) / wanted
-    return Outcome(at_s, decision, "effective" if share >= _LEAST_GAIN else "ineffective", observed)
+    near = abs(observed - expects.after) <= _NEAR * abs(expects.after)
+    near |= expects.quantity == "utilisation" and observed <= expects.after
+    came = (observed - expects.before) * (expects.after - expects.before)
+    enough = came >= _LEAST_GAIN * (expects.after - expects.before) ** 2
+    return Outcome(at_s, decision, "effective" if near or enough else "ineffective", observed)

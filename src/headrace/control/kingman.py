@@ -1,4 +1,4 @@
-"""The wait at a step as a function of its parallelism (thesis 4.6.2, equations 4.6-4.10).
+"""The wait at a step as a function of its parallelism (the thesis's latency model).
 
 Each subtask is a GI/G/1 server: Kingman's approximation, fitted to the measured wait so that it is
 exact at the parallelism of now. Assumes that scaling leaves service times and variations as they are.

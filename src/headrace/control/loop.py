@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from headrace.control.constraints import standing
 from headrace.control.elastic import Rest, propose_scaling
 from headrace.control.journal import Decision, Expectation, Outcome, compare
 from headrace.control.proposals import Proposal, hold, propose_chains, propose_deadlines, propose_sizes
 from headrace.control.settings import Change, Job, Policy, Settings
+from headrace.control.standing import standing
 from headrace.control.view import Observation, View
 from headrace.measure.recent import Recent
 from headrace.measure.report import ChannelId
@@ -47,7 +47,8 @@ class State:
         parallelism.update(job.overrides.parallelism)
         chained = frozenset(edge for edge, chained in job.overrides.chained.items() if chained)
         deadlines = {c: ms for edge, ms in job.overrides.deadlines_ms.items() for c in job.topology.channels(edge)}
-        return State(Recent(span_s), Settings(0, deadlines, {}, parallelism, chained))
+        rest = Rest(cycles=job.policy.rest_cycles + 1)  # what is measured while a job starts says little
+        return State(Recent(span_s), Settings(0, deadlines, {}, parallelism, chained), rest=rest)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,14 +8,15 @@ from dataclasses import dataclass, field
 from headrace.control.batching import lowest, next_deadline_ms, step_latencies, targets_ms
 from headrace.control.buffers import next_size_bytes
 from headrace.control.chaining import CEILING, Chain, chain_of, chained_edges, partition, primary_chains
-from headrace.control.constraints import Standing, in_words
+from headrace.control.constraints import in_words
 from headrace.control.journal import Action, Decision, Expectation
 from headrace.control.settings import Change
+from headrace.control.standing import Standing
 from headrace.control.view import View
 from headrace.measure.moments import mean_of
 from headrace.measure.report import ChannelId, SubtaskId
 
-_LEAST_STEP = 0.01
+_LEAST_STEP = 0.02
 """Changes of a deadline below this share of its target are noise."""
 
 
@@ -82,7 +83,7 @@ def _edge_deadlines(view: View, edge: int, targets: dict[ChannelId, float]) -> I
 
 
 def propose_sizes(view: View, too_large: Mapping[ChannelId, int]) -> Iterator[Proposal]:
-    """Adaptive buffer sizing, for violated constraints only (HPDC'12 3.5.1)."""
+    """Adaptive buffer sizing, for violated constraints only (HPDC'12)."""
     for standing in view.standings:
         if standing.met is None:
             yield hold(view, f"sizing of {standing.constraint.name}", _missing(standing))

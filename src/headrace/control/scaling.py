@@ -1,4 +1,4 @@
-"""Elastic scaling: the least parallelism whose predicted wait fits (thesis 4.6, Algorithms 7-8).
+"""Elastic scaling: the least parallelism whose predicted wait fits (thesis, Algorithms 7-8).
 
 Pure planning: when a plan may be carried out is the loop's business. Reactive by nature: a step in
 the load violates the bound until it has been answered.
@@ -22,7 +22,7 @@ def bottlenecks(stations: Sequence[Station]) -> tuple[Station, ...]:
 
 
 def resolve(station: Station) -> int:
-    """``min(p_max, ⌈2 p max(1, ρ)⌉)``: about half utilised afterwards (thesis 4.6.5).
+    """``min(p_max, ⌈2 p max(1, ρ)⌉)``: about half utilised afterwards.
 
     A last resort, since waits behind a bottleneck say nothing about what is needed.
     """

@@ -55,7 +55,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What workers and actuators are told. A channel that is not named ships at once (thesis 4.5.1)."""
+    """What workers and actuators are told. A channel that is not named ships at once."""
 
     version: int = 0
     deadlines_ms: Mapping[ChannelId, float] = field(default_factory=dict)

@@ -35,7 +35,7 @@ class Step:
 
     @property
     def measurable(self) -> bool:
-        """Whether the step has a latency at all (thesis 3.3.1): no source has, nor a read-write sink."""
+        """Whether the step has a latency at all: no source has, nor a read-write sink."""
         return not self.source and not (self.sink and self.latency == "read-write")
 
 
@@ -51,7 +51,7 @@ class Edge:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """The template graph with its parallelism (thesis 3.2): steps and edges in order of flow."""
+    """The template graph with its parallelism: steps and edges in order of flow."""
 
     steps: tuple[Step, ...]
     edges: tuple[Edge, ...]

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from headrace.control.chaining import Chain, chains_on
-from headrace.control.constraints import Path, Standing, steps_of
+from headrace.control.constraints import Path, steps_of
 from headrace.control.kingman import Station, fit_of, kingman_ms
 from headrace.control.settings import Job, Settings
+from headrace.control.standing import Standing
 from headrace.control.topology import Topology
 from headrace.measure.report import ChannelId, ChannelReport, Report
 from headrace.measure.summary import Summary

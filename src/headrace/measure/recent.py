@@ -22,7 +22,7 @@ class Recent:
     reports: tuple[Report, ...] = ()
 
     def add(self, reports: Iterable[Report], at_s: float) -> Recent:
-        """With new reports, and without those that ``at_s`` made too old (HPDC'12 3.3)."""
+        """With new reports, and without those that ``at_s`` made too old (HPDC'12)."""
         known = {(r.worker, r.at_s): r for r in (*self.reports, *reports) if r.at_s > at_s - self.span_s + 1e-9}
         return Recent(self.span_s, tuple(known[key] for key in sorted(known, key=lambda k: (k[1], k[0]))))
 

@@ -29,7 +29,7 @@ class ChannelId:
 
 @dataclass(frozen=True, slots=True)
 class SubtaskReport:
-    """One step in one subtask (thesis 4.3.1). None where nothing was sampled.
+    """One step in one subtask. None where nothing was sampled.
 
     ``latency_ms``: read-ready or read-write, as the step declares. ``service_ms``, ``gap_ms`` (time
     between arrivals at the input queue) and ``queue_ms`` are over all inputs of the subtask.

@@ -1,4 +1,4 @@
-"""From reports to one summary of the running job (thesis 4.3.2-4.3.3).
+"""From reports to one summary of the running job.
 
 A summary keeps the figures of each element (subtask or channel) under its id. Partial summaries of
 overlapping parts therefore merge to exactly the global one, where adding means would count an

@@ -99,7 +99,7 @@ class Gauges:
         )
 
     def _sampled(self, values_s: Floats) -> Moments | None:
-        """Moments in ms of the values, or of a Bernoulli sample of them (thesis 4.3.1)."""
+        """Moments in ms of the values, or of a Bernoulli sample of them."""
         if self._share < 1:
             values_s = values_s[self._luck.random(len(values_s)) < self._share]
         n = len(values_s)

@@ -35,11 +35,12 @@ class Server:
         items = items[np.argsort(items[:, QUEUED], kind="stable")]
         n = int(np.searchsorted(items[:, QUEUED], until_s, side="right"))
         self.waiting = [items[n:]] if n < len(items) else []
-        return items[:n]
+        arrived: Floats = items[:n]
+        return arrived
 
     def gaps_s(self, items: Floats, until_s: float) -> Floats:
         """Times between arrivals that have not been counted before."""
-        fresh = items[items[:, QUEUED] > self.counted_s, QUEUED]
+        fresh: Floats = items[items[:, QUEUED] > self.counted_s, QUEUED]
         self.counted_s = until_s
         if not len(fresh):
             return fresh

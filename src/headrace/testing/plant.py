@@ -11,34 +11,31 @@ from collections import defaultdict
 
 import numpy as np
 
-from headrace.control.chaining import Chain, chain_of
+from headrace.control.chaining import Chain
 from headrace.control.settings import Settings
 from headrace.control.topology import Topology
 from headrace.control.view import Observation
 from headrace.measure.report import ChannelId, Report, SubtaskId
-from headrace.testing.buffering import Floats, OpenBuffer
+from headrace.testing.buffering import Floats
 from headrace.testing.gauges import Gauges
-from headrace.testing.lindley import BORN, COLUMNS, EDGE, FIRST, QUEUED, Server
+from headrace.testing.lindley import BORN, COLUMNS, EDGE, FIRST, SENDER
 from headrace.testing.plant_model import PlantModel
+from headrace.testing.wiring import Wiring
 
 
 class Plant:
     """A job with simulated time; ``run`` is one interval under given settings."""
 
     def __init__(self, topology: Topology, model: PlantModel, *, seed: int = 0, interval_s: float = 1.0) -> None:
-        self.topology, self.model, self.interval_s = topology, model, interval_s
+        self.model, self.interval_s = model, interval_s
         self.at_s = 0.0
-        self.created = self.consumed = self.filtered = 0
+        self.created = self.consumed = 0
         self._random = np.random.default_rng(seed)
         self._luck = np.random.default_rng([seed, 1])
-        self._chained: frozenset[int] = frozenset()
-        self._servers: dict[SubtaskId, Server] = {}
-        self._buffers: dict[ChannelId, OpenBuffer] = {}
+        self._wiring = Wiring(topology)
         self._turns: dict[tuple[int, int], int] = defaultdict(int)
-        self._held: dict[SubtaskId, list[Floats]] = defaultdict(list)
         self._waiting_cycles: dict[str, tuple[int, int]] = {}
         self._late: list[Report] = []
-        self._place()
 
     def run(self, settings: Settings) -> Observation:
         """Simulate one interval; what controllers see of it."""
@@ -48,23 +45,25 @@ class Plant:
         for step in self.topology.steps:
             if step.source:
                 self._generate(step.name, until_s)
-            elif self._chain(step.name)[0] == step.name:
+            elif self._wiring.chain(step.name)[0] == step.name:
                 for index in range(step.parallelism):
-                    self._serve(self._chain(step.name), index, until_s, gauges)
+                    self._serve(self._wiring.chain(step.name), index, until_s, gauges)
             for edge in self.topology.out_of(step.name):
-                if edge.id not in self._chained:
+                if edge.id not in self._wiring.chained:
                     self._ship(edge.id, until_s, settings, gauges)
         self.at_s = until_s
         reports = self._delivered(gauges.reports(self.topology, until_s))
         return Observation(until_s, reports, {s.name: s.parallelism for s in self.topology.steps})
 
-    def in_flight(self) -> int:
-        """Items in buffers and queues."""
-        buffered = sum(len(buffer.emitted) for buffer in self._buffers.values())
-        return buffered + sum(len(items) for server in self._servers.values() for items in server.waiting)
+    @property
+    def topology(self) -> Topology:
+        """The job with the parallelism that is in force."""
+        return self._wiring.topology
 
-    def _chain(self, step: str) -> Chain:
-        return chain_of(step, self._chained, self.topology)
+    @property
+    def in_flight(self) -> int:
+        """Items in buffers, queues and windows."""
+        return self._wiring.in_flight()
 
     def _generate(self, step: str, until_s: float) -> None:
         subtasks = self.topology.by_name[step].parallelism
@@ -82,36 +81,32 @@ class Plant:
         for edge in self.topology.out_of(step):
             receivers = self.topology.by_name[edge.target].parallelism
             if edge.paired:
-                self._buffer(ChannelId(edge.id, index, index)).append(at_s, born_s)
+                self._wiring.buffer(ChannelId(edge.id, index, index)).append(at_s, born_s)
                 continue
             turn = self._turns[edge.id, index]
             for receiver in range(receivers):
                 mine = slice((receiver - turn) % receivers, None, receivers)
                 if len(at_s[mine]):
-                    self._buffer(ChannelId(edge.id, index, receiver)).append(at_s[mine], born_s[mine])
+                    self._wiring.buffer(ChannelId(edge.id, index, receiver)).append(at_s[mine], born_s[mine])
             self._turns[edge.id, index] = (turn + len(at_s)) % receivers
 
-    def _buffer(self, channel: ChannelId) -> OpenBuffer:
-        return self._buffers.setdefault(channel, OpenBuffer())
-
     def _ship(self, edge: int, until_s: float, settings: Settings, gauges: Gauges) -> None:
-        model, head = self.model.edge(edge), self._chain(self.topology.by_id[edge].target)[0]
+        model, target = self.model.edge(edge), self.topology.by_id[edge].target
         flush = self.model.epoch_s is not None and (until_s + 1e-9) % self.model.epoch_s < 1e-6
         for channel in self.topology.channels(edge):
             deadline_s = settings.deadlines_ms.get(channel, self.model.deadline_ms) / 1000
             size_bytes = settings.sizes_bytes.get(channel, self.model.buffer_bytes)
             capacity = max(1, -(-size_bytes // model.item_bytes))
-            sent = self._buffer(channel).ship(self.at_s, until_s, deadline_s, capacity, flush=flush)
+            sent = self._wiring.buffer(channel).ship(self.at_s, until_s, deadline_s, capacity, flush=flush)
             if len(sent.at):
                 gauges.cut(channel, sent.lifetimes_s)
                 items = np.empty((len(sent.at), COLUMNS))
-                columns = (sent.at + model.transfer_ms / 1000, sent.emitted, sent.at, sent.born)
-                for column, values in enumerate((*columns, edge, channel.sender, sent.first)):
-                    items[:, column] = values
-                self._servers[SubtaskId(head, channel.receiver)].put(items)
+                items[:, :EDGE] = np.stack((sent.at + model.transfer_ms / 1000, sent.emitted, sent.at, sent.born), 1)
+                items[:, EDGE], items[:, SENDER], items[:, FIRST] = edge, channel.sender, sent.first
+                self._wiring.server(target, channel.receiver).put(items)
 
     def _serve(self, chain: Chain, index: int, until_s: float, gauges: Gauges) -> None:
-        server = self._servers[SubtaskId(chain[0], index)]
+        server = self._wiring.server(chain[0], index)
         items = server.due(until_s)
         gaps_s = server.gaps_s(items, until_s)
         reached = self._reached(chain, items)
@@ -151,7 +146,8 @@ class Plant:
         cost_s = {edge.id: self.model.edge(edge.id).buffer_ms / 1000 for edge in self.topology.edges}
         if not any(cost_s.values()):
             return np.zeros(len(items))
-        return items[:, FIRST] * np.array([cost_s[int(edge)] for edge in items[:, EDGE]])
+        receiving_s: Floats = items[:, FIRST] * np.array([cost_s[int(edge)] for edge in items[:, EDGE]])
+        return receiving_s
 
     def _leave(self, step: str, index: int, at_s: Floats, born_s: Floats) -> None:
         if not self.topology.out_of(step):
@@ -164,10 +160,10 @@ class Plant:
         """Keep items until their window ends; then one item stands for them, as old as the oldest."""
         window_s = (self.model.step(id.step).window_ms or 0.0) / 1000
         ends_s = np.ceil(done_s / window_s) * window_s
-        self._held[id].append(np.stack((ends_s, read_s, born_s)))
-        held = np.concatenate(self._held[id], axis=1)
+        self._wiring.held[id].append(np.stack((ends_s, read_s, born_s)))
+        held = np.concatenate(self._wiring.held[id], axis=1)
         over = held[0] <= until_s
-        self._held[id] = [held[:, ~over]]
+        self._wiring.held[id] = [held[:, ~over]]
         closed = held[:, over]
         gauges.written(id, closed[0] - closed[1])
         windows = np.unique(closed[0])
@@ -185,28 +181,11 @@ class Plant:
                 self._late.append(report)
         return tuple(delivered)
 
-    def _place(self) -> None:
-        for step in self.topology.steps:
-            if not step.source and self._chain(step.name)[0] == step.name:
-                for id in self.topology.subtasks(step.name):
-                    self._servers.setdefault(id, Server(free_s=self.at_s, counted_s=self.at_s))
-
     def _rewire(self, settings: Settings) -> None:
-        """Put chains and finished scalings into force; what was on its way finds its new place."""
+        """Put chains and finished scalings into force."""
         scaled = self._scaled(settings)
-        if not scaled and settings.chained == self._chained:
-            return
-        loose = {channel: buffer for channel, buffer in self._buffers.items() if len(buffer.emitted)}
-        queued = [(id, items) for id, server in self._servers.items() for items in server.waiting]
-        held = self._held
-        self.topology = self.topology.scaled(scaled)
-        self._chained = settings.chained
-        heads = {self._chain(step.name)[0] for step in self.topology.steps}
-        alive = {id for name in heads for id in self.topology.subtasks(name)}
-        self._servers = {id: server for id, server in self._servers.items() if id in alive}
-        self._place()
-        self._buffers, self._held = {}, defaultdict(list)
-        self._reload(loose, queued, held)
+        if scaled or settings.chained != self._wiring.chained:
+            self._wiring.rewire(scaled, settings.chained, self.at_s)
 
     def _scaled(self, settings: Settings) -> dict[str, int]:
         done: dict[str, int] = {}
@@ -221,33 +200,3 @@ class Plant:
                 done[step.name] = wanted
             self._waiting_cycles[step.name] = (wanted, left - 1)
         return done
-
-    def _reload(
-        self, loose: dict[ChannelId, OpenBuffer], queued: list[tuple[SubtaskId, Floats]],
-        held: dict[SubtaskId, list[Floats]],
-    ) -> None:  # fmt: skip
-        for server in self._servers.values():
-            server.waiting = []
-        for id, items in queued:
-            for edge in np.unique(items[:, EDGE]):
-                self._requeue(int(edge), id.index, items[items[:, EDGE] == edge])
-        for channel, buffer in sorted(loose.items()):
-            wire = self.topology.by_id[channel.edge]
-            if wire.id in self._chained:
-                items = np.zeros((len(buffer.emitted), COLUMNS))
-                items[:, QUEUED : BORN + 1] = np.stack((buffer.emitted, buffer.emitted, buffer.emitted, buffer.born), 1)
-                items[:, EDGE] = wire.id
-                self._requeue(wire.id, channel.receiver, items)
-                continue
-            sender = channel.sender % self.topology.by_name[wire.source].parallelism
-            receiver = channel.receiver % self.topology.by_name[wire.target].parallelism
-            moved = self._buffer(ChannelId(wire.id, sender, sender if wire.paired else receiver))
-            moved.append(buffer.emitted, buffer.born)
-            order = np.argsort(moved.emitted, kind="stable")
-            moved.emitted, moved.born = moved.emitted[order], moved.born[order]
-        for id, parts in held.items():
-            self._held[SubtaskId(id.step, id.index % self.topology.by_name[id.step].parallelism)] += parts
-
-    def _requeue(self, edge: int, index: int, items: Floats) -> None:
-        head = self._chain(self.topology.by_id[edge].target)[0]
-        self._servers[SubtaskId(head, index % self.topology.by_name[head].parallelism)].put(items)

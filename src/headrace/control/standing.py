@@ -1,0 +1,105 @@
+"""How a constraint stands, and how its bound is spent.
+
+Quantiles do not add up along a path (of n elements that each keep their p95, only a share 0.95^n
+does), so a quantile is measured on whole records and controlled through the mean that, by the
+measured shape, goes with it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+
+from headrace.control.constraints import Constraint, Path
+from headrace.control.topology import Topology
+from headrace.measure.recent import Recent
+from headrace.measure.summary import Summary
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How a constraint stands: ``observed_ms`` in its own terms (mean or quantile), None if unknown.
+
+    ``mean_bound_ms`` is the mean that keeps the bound: the bound itself, or for a quantile the bound
+    divided by the measured ratio of quantile to mean.
+    """
+
+    constraint: Constraint
+    observed_ms: float | None
+    mean_bound_ms: float | None
+    missing: tuple[str | int, ...] = ()
+
+    @property
+    def met(self) -> bool | None:
+        return None if self.observed_ms is None else self.observed_ms <= self.constraint.bound_ms
+
+
+def standing(
+    constraint: Constraint, topology: Topology, recent: Recent, at_s: float, chained: AbstractSet[int] = frozenset()
+) -> Standing:
+    """Where the constraint stands over its last span; chained edges cost nothing."""
+    since_s = at_s - constraint.over_s
+    if constraint.quantile is not None:
+        return _quantile_standing(constraint, topology, recent, since_s)
+    worst: float | None = None
+    missing: set[str | int] = set()
+    for path in constraint.paths:
+        parts = [(e, _latency_ms(e, recent, since_s)) for e in path if e not in chained]
+        missing |= {element for element, latency in parts if latency is None}
+        total = math.fsum(latency for _, latency in parts if latency is not None)
+        worst = total if worst is None else max(worst, total)
+    unknown = tuple(sorted(missing, key=str))
+    return Standing(constraint, None if unknown else worst, constraint.bound_ms, unknown)
+
+
+def _latency_ms(element: str | int, recent: Recent, since_s: float) -> float | None:
+    if isinstance(element, int):
+        return recent.edge_latency_ms(element, since_s)
+    return recent.step_latency_ms(element, since_s)
+
+
+def _quantile_standing(constraint: Constraint, topology: Topology, recent: Recent, since_s: float) -> Standing:
+    path = constraint.paths[0]
+    end = path[-1] if isinstance(path[-1], str) else topology.by_id[path[-1]].target
+    first = path[0]
+    from_source = isinstance(first, int) and topology.by_name[topology.by_id[first].source].source
+    if not from_source:  # ages count from the source; nothing follows single records across a path inside
+        return Standing(constraint, None, None, (first,))
+    mean = recent.age_ms(end, None, since_s)
+    tail = recent.age_ms(end, constraint.quantile, since_s)
+    if mean is None or tail is None:
+        return Standing(constraint, None, None, (end,))
+    return Standing(constraint, tail, constraint.bound_ms * mean / tail if tail > 0 else constraint.bound_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """How a bound is spent along a path: steps, batching, and queues with transfer."""
+
+    bound_ms: float
+    steps_ms: float
+    batching_share: float
+
+    @property
+    def channels_ms(self) -> float:
+        return self.bound_ms - self.steps_ms
+
+    @property
+    def batching_ms(self) -> float:
+        return max(0.0, self.batching_share * self.channels_ms)
+
+    @property
+    def queueing_ms(self) -> float:
+        return (1 - self.batching_share) * self.channels_ms
+
+    @property
+    def enforceable(self) -> bool:
+        return self.channels_ms > 0
+
+
+def budget(path: Path, summary: Summary, bound_ms: float, batching_share: float) -> Budget | None:
+    """The split of a bound on a path; None while a step's latency is unknown."""
+    latencies = [summary.step(element).latency_ms for element in path if isinstance(element, str)]
+    known = [latency for latency in latencies if latency is not None]
+    return Budget(bound_ms, math.fsum(known), batching_share) if len(known) == len(latencies) else None
