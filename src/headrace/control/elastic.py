@@ -7,8 +7,8 @@ edges, chained or not, scale as one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 from headrace.control.chaining import Chain, chain_of
 from headrace.control.constraints import Path
@@ -44,7 +44,7 @@ def propose_scaling(view: View, rest: Rest) -> Iterator[Proposal]:
         yield hold(view, "scaling", "the last scale-up is not complete")
         return
     if rest.cycles:
-        yield hold(view, "scaling", "it rests after the last scale-up", cycles_left=rest.cycles)
+        yield hold(view, "scaling", "it rests after a start or scale-up", cycles_left=rest.cycles)
         return
     wishes: list[Wish] = []
     for standing in view.standings:
@@ -55,54 +55,60 @@ def propose_scaling(view: View, rest: Rest) -> Iterator[Proposal]:
             else:
                 yield from _unattainable(view, standing, wish)
                 wishes.append(wish)
-    if len(wishes) < sum(len(standing.constraint.paths) for standing in view.standings):
-        return  # a plan for some paths could take what the silent ones need
-    stations = {station.name: station for wish in wishes for station in wish.stations}
-    yield from _proposals(view, stations, scale_reactively(wishes))
+    if len(wishes) == sum(len(standing.constraint.paths) for standing in view.standings):
+        yield from _proposals(view, wishes)  # a plan for some paths could take what the unknown ones need
 
 
 def _wish(view: View, standing: Standing, path: Path) -> Wish | Proposal:
-    name = standing.constraint.name
+    """What a path asks for. Steps that cannot scale keep their wait, and leave the others less."""
+    subject = f"scaling of {standing.constraint.name}"
     silent = view.silent(path)
     if silent:
-        return hold(view, f"scaling of {name}", f"not all subtasks of {', '.join(silent)} have reported")
-    stations = view.stations(path)
-    split = standing.mean_bound_ms and budget(
-        path, view.summary, standing.mean_bound_ms, view.job.policy.batching_share
-    )
-    if stations is None or not split:
-        return hold(view, f"scaling of {name}", "service times, gaps or waits are not known for all its steps")
+        return hold(view, subject, f"not all subtasks of {', '.join(silent)} have reported")
+    stations, bound_ms = view.stations(path), standing.mean_bound_ms
+    split = None if bound_ms is None else budget(path, view.pooled, bound_ms, view.job.policy.batching_share)
+    if stations is None or split is None:
+        return hold(view, subject, "service times, gaps or waits are not known for all its steps")
     elastic = tuple(station for station in stations if station.least < station.most)
-    rigid_ms = sum(view.summary.step(s.name).queue_ms or 0.0 for s in stations if s.least == s.most)
+    rigid_ms = sum(station.wait_ms(station.parallelism) for station in stations if station.least == station.most)
     queueing_ms = split.queueing_ms - rigid_ms if split.enforceable else _FALLBACK_MS * len(elastic)
-    return Wish(name, elastic, queueing_ms)
+    return Wish(standing.constraint.name, elastic, queueing_ms, split.enforceable)
 
 
 def _unattainable(view: View, standing: Standing, wish: Wish) -> Iterator[Proposal]:
     """Say so when no plan can keep the bound; scaling still does what it can."""
-    if bottlenecks(wish.stations):
-        return
     best_ms = sum(station.wait_ms(station.most) for station in wish.stations)
-    if standing.met is False and best_ms > wish.queueing_ms:
-        reason = (
-            "even at their most parallel its steps cannot keep the bound; raise it, the limits, or make them faster"
-        )
-        yield hold(view, wish.constraint, reason, "give up", queues_ms=best_ms, allowed_ms=wish.queueing_ms)
+    evidence = {"queues_ms": best_ms, "allowed_ms": wish.queueing_ms}
+    if not wish.enforceable:
+        reason = "its steps alone take longer than the bound; raise it, or make them faster"
+    elif standing.met is False and not bottlenecks(wish.stations) and best_ms > wish.queueing_ms:
+        reason = "even at their most parallel its steps wait too long; raise the bound or the limits"
+    else:
+        return
+    yield hold(view, wish.constraint, reason, "give up", **evidence)
 
 
-def _proposals(view: View, stations: Mapping[str, Station], plan: Plan) -> Iterator[Proposal]:
-    wanted = _together(view, plan)
-    now = {name: view.topology.by_name[name].parallelism for name in wanted}
-    ups = [name for name in wanted if wanted[name] > now[name] and _worth(view, name, wanted[name])]
-    downs = [name for name in wanted if wanted[name] < now[name] and _worth(view, name, wanted[name])]
-    done: set[str] = set()
-    for name in ups or downs:
-        group = view.topology.scaled_with(name)
-        if name in done:
-            continue
-        done |= group
-        parallelism = wanted[name] if ups else now[name] - 1
-        yield _proposal(view, stations[name], parallelism, plan.reasons[name], group)
+def _proposals(view: View, wishes: list[Wish]) -> Iterator[Proposal]:
+    """Ups if there are any, else a step down where there is room to spare."""
+    stations = {station.name: station for wish in wishes for station in wish.stations}
+    spare = [replace(wish, queueing_ms=view.job.policy.down_share * wish.queueing_ms) for wish in wishes]
+    now = {name: view.topology.by_name[name].parallelism for name in stations}
+    for plan, sign in ((scale_reactively(wishes), 1), (scale_reactively(spare), -1)):
+        wanted = _together(view, plan)
+        moved = [name for name in wanted if sign * (wanted[name] - now[name]) >= _least_change(view, now[name])]
+        done: set[str] = set()
+        for name in moved:
+            if name not in done:
+                group = view.topology.scaled_with(name)
+                done |= group
+                parallelism = wanted[name] if sign > 0 else now[name] - 1
+                yield _proposal(view, stations[name], parallelism, plan.reasons[name], group)
+        if moved:
+            return
+
+
+def _least_change(view: View, parallelism: int) -> float:
+    return max(1.0, view.job.policy.least_change * parallelism)
 
 
 def _together(view: View, plan: Plan) -> dict[str, int]:
@@ -118,11 +124,6 @@ def _together(view: View, plan: Plan) -> dict[str, int]:
 
 def _chain(view: View, head: str) -> Chain:
     return chain_of(head, view.settings.chained, view.topology)
-
-
-def _worth(view: View, name: str, wanted: int) -> bool:
-    now = view.topology.by_name[name].parallelism
-    return abs(wanted - now) >= view.job.policy.least_change * now
 
 
 def _proposal(view: View, station: Station, parallelism: int, reason: str, group: frozenset[str]) -> Proposal:

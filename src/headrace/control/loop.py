@@ -6,6 +6,7 @@ trace of observations gives the same decisions.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -17,6 +18,7 @@ from headrace.control.standing import standing
 from headrace.control.view import Observation, View
 from headrace.measure.recent import Recent
 from headrace.measure.report import ChannelId
+from headrace.measure.summary import Summary
 
 _FRESH_INTERVALS = 2.5
 """A report that is one interval late still says how things are; one that is two late does not."""
@@ -27,7 +29,8 @@ class State:
     """What the loop remembers from one cycle to the next.
 
     ``since``: the settings version that last changed a channel. ``too_large``: buffer sizes that had
-    to be shrunk. ``said``: what was held or given up in the cycle before, not to be said again.
+    to be shrunk. ``shape``: the parallelism that was there, unchanged and rested since ``shaped_s``.
+    ``said``: what was held or given up in the cycle before, not to be said again.
     """
 
     recent: Recent
@@ -35,6 +38,8 @@ class State:
     cycle: int = 0
     since: Mapping[ChannelId, int] = field(default_factory=dict)
     too_large: Mapping[ChannelId, int] = field(default_factory=dict)
+    shape: Mapping[str, int] = field(default_factory=dict)
+    shaped_s: float = -math.inf
     rest: Rest = field(default_factory=Rest)
     awaited: tuple[Decision, ...] = ()
     said: frozenset[tuple[str, str, str]] = frozenset()
@@ -63,8 +68,10 @@ class Cycle:
 def decide(job: Job, state: State, seen: Observation) -> Cycle:
     """One turn of the loop."""
     recent = state.recent.add(seen.reports, seen.at_s)
-    view = look(job, state, recent, seen)
     rest = _rested(job.policy, state, seen)
+    if rest.cycles or seen.parallelism != state.shape:
+        state = replace(state, shape=seen.parallelism, shaped_s=seen.at_s - job.policy.interval_s)
+    view = look(job, state, recent, seen)
     outcomes, awaited = _judge(view, state, moving=rest.rising)
     proposals = [_pinned(job, proposal) for proposal in _proposals(view, state, rest)]
     changes = [proposal.change for proposal in proposals if proposal.decision.withheld is None]
@@ -80,6 +87,8 @@ def decide(job: Job, state: State, seen: Observation) -> Cycle:
         state.cycle + 1,
         _since(state, changes, settings.version),
         _too_large(view, state, changes),
+        state.shape,
+        state.shaped_s,
         replace(rest, rising=rest.rising or _raises(state.settings, settings)),
         (*awaited, *(d for d in decisions if d.expects is not None and d.withheld is None)),
         holds,
@@ -101,7 +110,8 @@ def look(job: Job, state: State, recent: Recent, seen: Observation) -> View:
     topology = job.topology.scaled(seen.parallelism)
     summary = recent.summary(seen.at_s, _FRESH_INTERVALS * job.policy.interval_s)
     standings = tuple(standing(c, topology, recent, seen.at_s, state.settings.chained) for c in job.constraints)
-    return View(job, state.cycle, seen.at_s, topology, state.settings, summary, standings, state.since)
+    pooled = Summary(recent.pooled(max(state.shaped_s, seen.at_s - recent.span_s)), {}, {})
+    return View(job, state.cycle, seen.at_s, topology, state.settings, summary, pooled, standings, state.since)
 
 
 def _proposals(view: View, state: State, rest: Rest) -> Iterator[Proposal]:

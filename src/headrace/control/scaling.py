@@ -60,11 +60,15 @@ def _gain_ms(station: Station, parallelism: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What one constraint asks of scaling: the stations of its path and the wait they may cost."""
+    """What one constraint asks of scaling: the stations of its path and the wait they may cost.
+
+    Not ``enforceable``: the steps alone exceed the bound, and the wait is a fallback.
+    """
 
     constraint: str
     stations: tuple[Station, ...]
     queueing_ms: float
+    enforceable: bool = True
 
 
 @dataclass(frozen=True, slots=True)

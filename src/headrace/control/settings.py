@@ -18,7 +18,8 @@ class Policy:
 
     ``cut_by``: deadlines (thesis, the default) or sizes (HPDC'12). ``rest_cycles`` is how long
     scaling rests after a finished scale-up: backlogs drain and connections open. A rebalancing of
-    less than ``least_change`` of a step's subtasks is not worth its cost.
+    less than ``least_change`` of a step's subtasks is not worth its cost. Ours: what is taken away
+    must also fit ``down_share`` of the queues' budget, or noise would send a step to and fro.
     """
 
     interval_s: float = 1.0
@@ -29,6 +30,7 @@ class Policy:
     scaling: bool = True
     rest_cycles: int = 3
     least_change: float = 0.04
+    down_share: float = 0.8
     fit_limits: tuple[float, float] | None = None
     observe_only: bool = False
 

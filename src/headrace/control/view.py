@@ -29,7 +29,12 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The job as it is now. ``since`` has the settings version that last changed each channel."""
+    """The job as it is now.
+
+    ``summary`` is of the newest reports, ``pooled`` of all in the span since the job last changed
+    its shape: deadlines follow the first, parallelism the second, which is less noisy. ``since`` has
+    the settings version that last changed each channel.
+    """
 
     job: Job
     cycle: int
@@ -37,6 +42,7 @@ class View:
     topology: Topology
     settings: Settings
     summary: Summary
+    pooled: Summary
     standings: tuple[Standing, ...]
     since: Mapping[ChannelId, int]
 
@@ -62,24 +68,24 @@ class View:
 
     def _station(self, chain: Chain) -> Station | None:
         """A chain as one server: what its steps cost per arrival at the first of them."""
-        steps = [self.summary.step(name) for name in chain]
+        steps = [self.pooled.step(name) for name in chain]
         head, first = self.topology.by_name[chain[0]], steps[0]
+        peaks = [self.summary.step(name).peak_utilisation for name in chain]
         if first.peak_utilisation == 0:  # known to be idle, so that its parallelism may fall
             return Station(head.name, head.parallelism, head.least, head.most, 0.0, 1.0, 0.0, 0.0, 0.0)
         if None in (first.gap_ms, first.gap_variation, first.service_ms, first.queue_ms, first.peak_utilisation):
             return None
         assert first.gap_ms and first.gap_variation is not None and first.queue_ms is not None
-        service_ms = variance = peak = 0.0
+        service_ms = variance = 0.0
         for step in steps:
             if step.gap_ms and step.service_ms is not None:
                 calls = first.gap_ms / step.gap_ms
                 service_ms += calls * step.service_ms
                 variance += calls * ((step.service_variation or 0.0) * step.service_ms) ** 2
-                peak += step.peak_utilisation or 0.0
         variation = variance**0.5 / service_ms if service_ms else 0.0
         predicted_ms = kingman_ms(service_ms, first.gap_ms, first.gap_variation, variation)
         fit = fit_of(first.queue_ms, predicted_ms, self.job.policy.fit_limits)
         return Station(
             head.name, head.parallelism, head.least, head.most, service_ms, first.gap_ms,
-            first.gap_variation, variation, peak, fit,
+            first.gap_variation, variation, sum(peak or 0.0 for peak in peaks), fit,
         )  # fmt: skip

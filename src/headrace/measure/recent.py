@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from headrace.measure.moments import Moments, merge
-from headrace.measure.report import ChannelReport, Report
+from headrace.measure.report import ChannelReport, Report, SubtaskId, SubtaskReport
 from headrace.measure.summary import Summary, summarise
 
 
@@ -29,6 +29,15 @@ class Recent:
     def summary(self, at_s: float, fresh_s: float) -> Summary:
         """The newest figures of each element, of reports not older than ``fresh_s``."""
         return summarise(r for r in self.reports if r.at_s > at_s - fresh_s + 1e-9)
+
+    def pooled(self, since_s: float) -> Mapping[SubtaskId, SubtaskReport]:
+        """All measurements of each subtask since then as one: steadier than the newest, and slower."""
+        subtasks: dict[SubtaskId, SubtaskReport] = {}
+        for report in self._since(since_s):
+            for new in report.subtasks:
+                old = subtasks.get(new.id)
+                subtasks[new.id] = new if old is None else _both(old, new)
+        return subtasks
 
     def step_latency_ms(self, step: str, since_s: float) -> float | None:
         """Mean latency of the step's items since then: each item counts alike, as in a constraint."""
@@ -66,3 +75,14 @@ def _by_item(channel: ChannelReport) -> list[tuple[str, Moments | None]]:
     """A channel's three parts, weighted by its items even where buffers were counted."""
     parts = (("wait", channel.wait_ms), ("transfer", channel.transfer_ms), ("queue", channel.queue_ms))
     return [(name, None if m is None else Moments(max(channel.items, 1), m.mean)) for name, m in parts]
+
+
+def _both(old: SubtaskReport, new: SubtaskReport) -> SubtaskReport:
+    return SubtaskReport(
+        new.id,
+        old.items + new.items,
+        merge((old.latency_ms, new.latency_ms)),
+        merge((old.service_ms, new.service_ms)),
+        merge((old.gap_ms, new.gap_ms)),
+        merge((old.queue_ms, new.queue_ms)),
+    )

@@ -60,7 +60,7 @@ class Server:
             return 0, items[:, QUEUED]
         work = np.cumsum(service_s)
         idle_until = np.maximum.accumulate(items[:, QUEUED] - work + service_s)
-        begins = work - service_s + np.maximum(idle_until, self.free_s)
+        begins = np.maximum(work - service_s + np.maximum(idle_until, self.free_s), items[:, QUEUED])
         n = int(np.searchsorted(begins, until_s, side="left"))
         if n:
             self.free_s = float(begins[n - 1] + service_s[n - 1])

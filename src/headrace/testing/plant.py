@@ -7,8 +7,6 @@ unbounded: there is no backpressure, and the service times under overload are th
 
 from __future__ import annotations
 
-from collections import defaultdict
-
 import numpy as np
 
 from headrace.control.chaining import Chain
@@ -33,7 +31,6 @@ class Plant:
         self._random = np.random.default_rng(seed)
         self._luck = np.random.default_rng([seed, 1])
         self._wiring = Wiring(topology)
-        self._turns: dict[tuple[int, int], int] = defaultdict(int)
         self._waiting_cycles: dict[str, tuple[int, int]] = {}
         self._late: list[Report] = []
 
@@ -77,18 +74,21 @@ class Plant:
             self._emit(step, index, self.model.emissions_s(due_s), due_s)
 
     def _emit(self, step: str, index: int, at_s: Floats, born_s: Floats) -> None:
-        """Hand items to every edge out of the step: paired, or to the receivers in turn."""
+        """Hand items to every edge out of the step: paired, or to receivers by the hash of their key.
+
+        Not in turn: senders that take turns fall into step, and receivers then get their items in bursts.
+        """
         for edge in self.topology.out_of(step):
             receivers = self.topology.by_name[edge.target].parallelism
-            if edge.paired:
-                self._wiring.buffer(ChannelId(edge.id, index, index)).append(at_s, born_s)
+            if edge.paired or receivers == 1:
+                self._wiring.buffer(ChannelId(edge.id, index, index if edge.paired else 0)).append(at_s, born_s)
                 continue
-            turn = self._turns[edge.id, index]
-            for receiver in range(receivers):
-                mine = slice((receiver - turn) % receivers, None, receivers)
-                if len(at_s[mine]):
+            routes = self._random.integers(receivers, size=len(at_s))
+            order = np.argsort(routes, kind="stable")
+            borders = np.searchsorted(routes[order], np.arange(1, receivers))
+            for receiver, mine in enumerate(np.split(order, borders)):
+                if len(mine):
                     self._wiring.buffer(ChannelId(edge.id, index, receiver)).append(at_s[mine], born_s[mine])
-            self._turns[edge.id, index] = (turn + len(at_s)) % receivers
 
     def _ship(self, edge: int, until_s: float, settings: Settings, gauges: Gauges) -> None:
         model, target = self.model.edge(edge), self.topology.by_id[edge].target
