@@ -43,13 +43,13 @@ def test_the_fitted_model_is_exact_now(p: int, rho: float, service: float, varia
 
 
 # latency-guarantees fact 22: W is +∞ for ρ(p*)≥1 and strictly decreasing beyond
-@given(st.integers(1, 30), st.floats(0.1, 3.0))
+@given(st.integers(1, 30), st.floats(0.1, 3.0).map(lambda rho: round(rho, 3)))
 @settings(max_examples=60)
 def test_the_wait_is_infinite_up_to_the_load_and_falls_beyond(p: int, rho: float) -> None:
     found = station(p=p, utilisation=rho)
     waits = [found.wait_ms(n) for n in range(1, 120)]
     for n, wait in enumerate(waits, 1):
-        assert (wait == math.inf) == (found.utilisation(n) >= 1 - 1e-12)
+        assert (wait == math.inf) == (found.utilisation(n) > 1 - 1e-12)
         assert wait > 0
     finite = [wait for wait in waits if wait < math.inf]
     assert all(later < earlier for earlier, later in pairwise(finite))
@@ -134,7 +134,7 @@ def test_scaling_rests_after_a_scale_up(delay: int) -> None:
         if after.parallelism["work"] > before.parallelism["work"]
     ]  # fmt: skip
     assert len(ups) >= 3
-    for k in ups:
+    for k in (k for k in ups if k + delay + 4 < 60):
         target = run.settings[k + 1].parallelism["work"]
         finished = next(n for n in range(k + 1, 60) if run.seen[n].parallelism["work"] == target)
         assert finished == k + 1 + delay

@@ -16,7 +16,7 @@ from tests.unit.plants import line
 from headrace.control.settings import Settings
 from headrace.control.topology import Step
 from headrace.measure.moments import Moments, merge
-from headrace.measure.recent import Recent
+from headrace.measure.recent import EdgeParts, Recent
 from headrace.measure.report import ChannelId, ChannelReport, Report, SubtaskId, SubtaskReport
 from headrace.measure.summary import Summary, summarise
 from headrace.runtime.meter import Sample
@@ -132,7 +132,7 @@ def test_old_values_leave() -> None:
         recent = recent.add([timed(float(second), 100.0 if second <= 15 else 1.0)], float(second))
         assert all(second - 5 < r.at_s <= second for r in recent.reports)
     assert recent.step_latency_ms("a", 15.0) == 1.0
-    assert recent.edge_latency_ms(0, 15.0) == 3.0
+    assert recent.edge_parts_ms(0, 15.0) == EdgeParts(1.0, 1.0, 1.0)
     assert recent.add([timed(3.0, 7.0)], 20.0) == recent
 
 

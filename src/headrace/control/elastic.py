@@ -31,6 +31,10 @@ class Rest:
     rising: bool = False
     cycles: int = 0
 
+    @property
+    def resting(self) -> bool:
+        return self.rising or self.cycles > 0
+
     def after(self, complete: bool, rest_cycles: int) -> Rest:
         """One cycle later."""
         if self.rising:
@@ -44,7 +48,7 @@ def propose_scaling(view: View, rest: Rest) -> Iterator[Proposal]:
         yield hold(view, "scaling", "the last scale-up is not complete")
         return
     if rest.cycles:
-        yield hold(view, "scaling", "it rests after a start or scale-up", cycles_left=rest.cycles)
+        yield hold(view, "scaling", "it rests after a start, a scale-up or new chains", cycles_left=rest.cycles)
         return
     wishes: list[Wish] = []
     for standing in view.standings:

@@ -89,7 +89,7 @@ def decide(job: Job, state: State, seen: Observation) -> Cycle:
         _too_large(view, state, changes),
         state.shape,
         state.shaped_s,
-        replace(rest, rising=rest.rising or _raises(state.settings, settings)),
+        _next_rest(job.policy, rest, state.settings, settings),
         (*awaited, *(d for d in decisions if d.expects is not None and d.withheld is None)),
         holds,
     )
@@ -120,7 +120,7 @@ def _proposals(view: View, state: State, rest: Rest) -> Iterator[Proposal]:
         yield from propose_deadlines(view)
         if policy.scaling:
             yield from propose_scaling(view, rest)
-        if policy.chaining:
+        if policy.chaining and not rest.resting:
             yield from propose_chains(view)
         return
     sizes = list(propose_sizes(view, state.too_large))
@@ -128,7 +128,7 @@ def _proposals(view: View, state: State, rest: Rest) -> Iterator[Proposal]:
     violated = [s for s in view.standings if s.met is False]
     if sizes or not violated or _changed_lately(view):
         return  # HPDC'12: chaining comes when sizing has nothing left to do, and never without a violation
-    chains = list(propose_chains(view)) if policy.chaining else []
+    chains = list(propose_chains(view)) if policy.chaining and not rest.resting else []
     yield from chains
     if not chains:
         for lost in violated:
@@ -194,8 +194,11 @@ def _key(proposal: Proposal) -> tuple[str, str, str]:
     return proposal.decision.action, proposal.decision.subject, proposal.decision.reason
 
 
-def _raises(before: Settings, after: Settings) -> bool:
-    return any(n > before.parallelism.get(step, n) for step, n in after.parallelism.items())
+def _next_rest(policy: Policy, rest: Rest, before: Settings, after: Settings) -> Rest:
+    """A scale-up has to be complete before the rest begins; new chains are in force at once."""
+    if any(n > before.parallelism.get(step, n) for step, n in after.parallelism.items()):
+        return Rest(rising=True)
+    return rest if after.chained == before.chained else Rest(cycles=policy.rest_cycles + 1)
 
 
 def _since(state: State, changes: Iterable[Change], version: int) -> dict[ChannelId, int]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from headrace.control.batching import lowest, next_deadline_ms, step_latencies, targets_ms
+from headrace.control.batching import lowest, next_deadline_ms, step_latencies, targets_ms, yielding_share
 from headrace.control.buffers import next_size_bytes
 from headrace.control.chaining import CEILING, Chain, chain_of, chained_edges, partition, primary_chains
-from headrace.control.constraints import in_words
+from headrace.control.constraints import Path, in_words
 from headrace.control.journal import Action, Decision, Expectation
 from headrace.control.settings import Change
-from headrace.control.standing import Standing
+from headrace.control.standing import Standing, budget
 from headrace.control.view import View
 from headrace.measure.moments import mean_of
 from headrace.measure.report import ChannelId, SubtaskId
@@ -34,19 +34,27 @@ def propose_deadlines(view: View) -> Iterator[Proposal]:
     """Adaptive output batching by deadlines, for all constraints at once; the lowest wins."""
     wishes: list[dict[ChannelId, float]] = []
     for standing in view.standings:
-        for path in standing.constraint.paths:
-            latencies = step_latencies(path, view.topology, view.summary)
-            if latencies is None or standing.mean_bound_ms is None:
+        for path, crowding_ms in zip(standing.constraint.paths, standing.crowding_ms):
+            wish = _targets(view, path, standing.mean_bound_ms, crowding_ms)
+            if wish is None:
                 yield hold(view, f"batching of {standing.constraint.name}", _missing(standing))
-                continue
-            share, chained = view.job.policy.batching_share, view.settings.chained
-            wishes.append(
-                targets_ms(path, view.topology, latencies, standing.mean_bound_ms, share=share, chained=chained)
-            )
+            else:
+                wishes.append(wish)
     targets = lowest(wishes)
     for edge in sorted({channel.edge for channel in targets}):
         mine = {channel: target for channel, target in targets.items() if channel.edge == edge}
         yield from _edge_deadlines(view, edge, mine)
+
+
+def _targets(
+    view: View, path: Path, bound_ms: float | None, crowding_ms: float | None
+) -> dict[ChannelId, float] | None:
+    latencies = step_latencies(path, view.topology, view.summary)
+    split = None if bound_ms is None else budget(path, view.summary, bound_ms, view.job.policy.batching_share)
+    if latencies is None or split is None:
+        return None
+    share = yielding_share(split.batching_share, split.channels_ms, crowding_ms)
+    return targets_ms(path, view.topology, latencies, split.bound_ms, share=share, chained=view.settings.chained)
 
 
 def _missing(standing: Standing) -> str:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from headrace.control.constraints import Constraint, Path
+from headrace.control.constraints import Constraint, Path, edges_of
 from headrace.control.topology import Topology
 from headrace.measure.recent import Recent
 from headrace.measure.summary import Summary
@@ -22,13 +22,15 @@ class Standing:
     """How a constraint stands: ``observed_ms`` in its own terms (mean or quantile), None if unknown.
 
     ``mean_bound_ms`` is the mean that keeps the bound: the bound itself, or for a quantile the bound
-    divided by the measured ratio of quantile to mean.
+    divided by the measured ratio of quantile to mean. ``crowding_ms`` is what transfer and queues
+    take on each of its paths.
     """
 
     constraint: Constraint
     observed_ms: float | None
     mean_bound_ms: float | None
     missing: tuple[str | int, ...] = ()
+    crowding_ms: tuple[float | None, ...] = ()
 
     @property
     def met(self) -> bool | None:
@@ -40,23 +42,30 @@ def standing(
 ) -> Standing:
     """Where the constraint stands over its last span; chained edges cost nothing."""
     since_s = at_s - constraint.over_s
+    crowding = tuple(_crowding_ms(edges_of(path, chained), recent, since_s) for path in constraint.paths)
     if constraint.quantile is not None:
-        return _quantile_standing(constraint, topology, recent, since_s)
-    worst: float | None = None
+        return replace(_quantile_standing(constraint, topology, recent, since_s), crowding_ms=crowding)
+    totals: list[float] = []
     missing: set[str | int] = set()
     for path in constraint.paths:
         parts = [(e, _latency_ms(e, recent, since_s)) for e in path if e not in chained]
         missing |= {element for element, latency in parts if latency is None}
-        total = math.fsum(latency for _, latency in parts if latency is not None)
-        worst = total if worst is None else max(worst, total)
+        totals.append(math.fsum(latency for _, latency in parts if latency is not None))
     unknown = tuple(sorted(missing, key=str))
-    return Standing(constraint, None if unknown else worst, constraint.bound_ms, unknown)
+    return Standing(constraint, None if unknown else max(totals), constraint.bound_ms, unknown, crowding)
+
+
+def _crowding_ms(edges: tuple[int, ...], recent: Recent, since_s: float) -> float | None:
+    parts = [recent.edge_parts_ms(edge, since_s) for edge in edges]
+    known = [part.transfer_ms + part.queue_ms for part in parts if part is not None]
+    return math.fsum(known) if len(known) == len(parts) else None
 
 
 def _latency_ms(element: str | int, recent: Recent, since_s: float) -> float | None:
-    if isinstance(element, int):
-        return recent.edge_latency_ms(element, since_s)
-    return recent.step_latency_ms(element, since_s)
+    if isinstance(element, str):
+        return recent.step_latency_ms(element, since_s)
+    parts = recent.edge_parts_ms(element, since_s)
+    return None if parts is None else parts.total_ms
 
 
 def _quantile_standing(constraint: Constraint, topology: Topology, recent: Recent, since_s: float) -> Standing:

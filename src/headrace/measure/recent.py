@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -12,6 +10,19 @@ import numpy as np
 from headrace.measure.moments import Moments, merge
 from headrace.measure.report import ChannelReport, Report, SubtaskId, SubtaskReport
 from headrace.measure.summary import Summary, summarise
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeParts:
+    """An edge's latency in its three parts."""
+
+    wait_ms: float
+    transfer_ms: float
+    queue_ms: float
+
+    @property
+    def total_ms(self) -> float:
+        return self.wait_ms + self.transfer_ms + self.queue_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +55,15 @@ class Recent:
         total = merge(s.latency_ms for r in self._since(since_s) for s in r.subtasks if s.id.step == step)
         return None if total is None else total.mean
 
-    def edge_latency_ms(self, edge: int, since_s: float) -> float | None:
-        """Mean latency of the edge's items since then; None unless all three parts are known."""
+    def edge_parts_ms(self, edge: int, since_s: float) -> EdgeParts | None:
+        """Where the edge's items spent their time since then; None unless all three parts are known."""
         channels = [c for r in self._since(since_s) for c in r.channels if c.id.edge == edge]
-        parts: dict[str, list[Moments | None]] = defaultdict(list)
-        for channel in channels:
-            for part, moments in _by_item(channel):
-                parts[part].append(moments)
-        totals = [merge(parts[part]) for part in ("wait", "transfer", "queue")]
-        known = [total.mean for total in totals if total is not None]
-        return math.fsum(known) if len(known) == len(totals) else None
+        wait = merge(_by_item(c, c.wait_ms) for c in channels)
+        transfer = merge(_by_item(c, c.transfer_ms) for c in channels)
+        queue = merge(_by_item(c, c.queue_ms) for c in channels)
+        if wait is None or transfer is None or queue is None:
+            return None
+        return EdgeParts(wait.mean, transfer.mean, queue.mean)
 
     def age_ms(self, step: str, quantile: float | None, since_s: float) -> float | None:
         """Mean or quantile of the time from when records were due until the step had them."""
@@ -71,10 +81,9 @@ class Recent:
         return (r for r in self.reports if r.at_s > since_s + 1e-9)
 
 
-def _by_item(channel: ChannelReport) -> list[tuple[str, Moments | None]]:
-    """A channel's three parts, weighted by its items even where buffers were counted."""
-    parts = (("wait", channel.wait_ms), ("transfer", channel.transfer_ms), ("queue", channel.queue_ms))
-    return [(name, None if m is None else Moments(max(channel.items, 1), m.mean)) for name, m in parts]
+def _by_item(channel: ChannelReport, part: Moments | None) -> Moments | None:
+    """A part's mean, weighted by the channel's items even where buffers were counted."""
+    return None if part is None else Moments(max(channel.items, 1), part.mean)
 
 
 def _both(old: SubtaskReport, new: SubtaskReport) -> SubtaskReport:
