@@ -51,7 +51,10 @@ class State:
         parallelism = {step.name: step.parallelism for step in job.topology.steps}
         parallelism.update(job.overrides.parallelism)
         chained = frozenset(edge for edge, chained in job.overrides.chained.items() if chained)
-        deadlines = {c: ms for edge, ms in job.overrides.deadlines_ms.items() for c in job.topology.channels(edge)}
+        largest = job.topology.scaled(
+            {step.name: max(step.most, parallelism[step.name]) for step in job.topology.steps}
+        )
+        deadlines = {c: ms for edge, ms in job.overrides.deadlines_ms.items() for c in largest.channels(edge)}
         rest = Rest(cycles=job.policy.rest_cycles + 1)  # what is measured while a job starts says little
         return State(Recent(span_s), Settings(0, deadlines, {}, parallelism, chained), rest=rest)
 
