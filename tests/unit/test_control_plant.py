@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -183,7 +184,7 @@ def random_graph(rng: random.Random) -> Topology:
         layers.append([Step(name, rng.randint(1, 2), 1, 12) for name in names])
     layers.append([Step("out", 2, sink=True)])
     edges: list[Edge] = []
-    for above, below in zip(layers, layers[1:]):
+    for above, below in pairwise(layers):
         for step in below:
             for source in rng.sample(above, rng.randint(1, len(above))):
                 paired = (

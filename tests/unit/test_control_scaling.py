@@ -172,10 +172,18 @@ def test_a_bottleneck_is_resolved_and_the_bound_kept_again() -> None:
 def test_an_unenforceable_bound_is_reported_and_the_fallback_used() -> None:
     run = scaled(steady(300), 25, bound_ms=3.0, most=6)
     given_up = run.of("give up")
-    assert given_up and "its steps alone take longer than the bound" in given_up[0].sentence()
+    assert given_up and "use up the bound" in given_up[0].sentence()
     assert len(given_up) <= 10
     waits = [view.summary.step("work").queue_ms or 0.0 for view in run.views[-10:]]
     assert sum(waits) / 10 < 2.0 and run.seen[-1].parallelism["work"] > 2
+
+
+def test_a_step_that_may_not_scale_does_not_drive_the_others_to_their_most() -> None:
+    topology = line(Step("work", 2, 1, 20), Step("slow"))
+    steps = {"work": StepModel(4.0), "slow": StepModel(6.0), "out": StepModel(0.02)}
+    run = drive(job_of(topology, 40.0), Plant(topology, PlantModel({"src": steady(200)}, steps), seed=1), 30)
+    assert run.seen[-1].parallelism["work"] <= 4
+    assert any("use up the bound" in d.reason for d in run.of("give up"))
 
 
 def test_steps_joined_one_to_one_scale_together() -> None:

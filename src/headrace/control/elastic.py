@@ -21,7 +21,10 @@ from headrace.control.standing import Standing, budget
 from headrace.control.view import View
 
 _FALLBACK_MS = 2.0
-"""Queue time per elastic step where the steps alone exceed the bound, as in the prototype."""
+"""Queue time per elastic step where the rest of the path uses up the bound, as in the prototype.
+
+The thesis would take every step to its most, although no number of subtasks can keep such a bound.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +78,8 @@ def _wish(view: View, standing: Standing, path: Path) -> Wish | Proposal:
         return hold(view, subject, "service times, gaps or waits are not known for all its steps")
     elastic = tuple(station for station in stations if station.least < station.most)
     rigid_ms = sum(station.wait_ms(station.parallelism) for station in stations if station.least == station.most)
-    queueing_ms = split.queueing_ms - rigid_ms if split.enforceable else _FALLBACK_MS * len(elastic)
-    return Wish(standing.constraint.name, elastic, queueing_ms, split.enforceable)
+    left_ms = split.queueing_ms - rigid_ms
+    return Wish(standing.constraint.name, elastic, left_ms if left_ms > 0 else _FALLBACK_MS * len(elastic), left_ms > 0)
 
 
 def _unattainable(view: View, standing: Standing, wish: Wish) -> Iterator[Proposal]:
@@ -84,7 +87,7 @@ def _unattainable(view: View, standing: Standing, wish: Wish) -> Iterator[Propos
     best_ms = sum(station.wait_ms(station.most) for station in wish.stations)
     evidence = {"queues_ms": best_ms, "allowed_ms": wish.queueing_ms}
     if not wish.enforceable:
-        reason = "its steps alone take longer than the bound; raise it, or make them faster"
+        reason = "its steps, and queues that cannot be scaled, use up the bound; raise it, or make them faster"
     elif standing.met is False and not bottlenecks(wish.stations) and best_ms > wish.queueing_ms:
         reason = "even at their most parallel its steps wait too long; raise the bound or the limits"
     else:

@@ -62,7 +62,7 @@ def _gain_ms(station: Station, parallelism: int) -> float:
 class Wish:
     """What one constraint asks of scaling: the stations of its path and the wait they may cost.
 
-    Not ``enforceable``: the steps alone exceed the bound, and the wait is a fallback.
+    Not ``enforceable``: the rest of the path uses up the bound, and the wait is a fallback.
     """
 
     constraint: str

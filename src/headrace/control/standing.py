@@ -11,10 +11,13 @@ import math
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
-from headrace.control.constraints import Constraint, Path, edges_of
+from headrace.control.constraints import Constraint, Path, edges_of, steps_of
 from headrace.control.topology import Topology
-from headrace.measure.recent import Recent
+from headrace.measure.recent import EdgeParts, Recent
 from headrace.measure.summary import Summary
+
+_TAIL_MARGIN = 0.1
+"""Kept free under a bound on a quantile: p99 of a few hundred samples scatters by about a tenth."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +25,7 @@ class Standing:
     """How a constraint stands: ``observed_ms`` in its own terms (mean or quantile), None if unknown.
 
     ``mean_bound_ms`` is the mean that keeps the bound: the bound itself, or for a quantile the bound
-    divided by the measured ratio of quantile to mean. ``crowding_ms`` is what transfer and queues
+    times the measured ratio of mean to quantile, less a margin. ``crowding_ms`` is what transfer and queues
     take on each of its paths.
     """
 
@@ -42,30 +45,21 @@ def standing(
 ) -> Standing:
     """Where the constraint stands over its last span; chained edges cost nothing."""
     since_s = at_s - constraint.over_s
-    crowding = tuple(_crowding_ms(edges_of(path, chained), recent, since_s) for path in constraint.paths)
+    edges = {edge: recent.edge_parts_ms(edge, since_s) for edge in sorted(constraint.edges - chained)}
+    crowding = tuple(_crowding_ms([edges[edge] for edge in edges_of(path, chained)]) for path in constraint.paths)
     if constraint.quantile is not None:
         return replace(_quantile_standing(constraint, topology, recent, since_s), crowding_ms=crowding)
-    totals: list[float] = []
-    missing: set[str | int] = set()
-    for path in constraint.paths:
-        parts = [(e, _latency_ms(e, recent, since_s)) for e in path if e not in chained]
-        missing |= {element for element, latency in parts if latency is None}
-        totals.append(math.fsum(latency for _, latency in parts if latency is not None))
-    unknown = tuple(sorted(missing, key=str))
-    return Standing(constraint, None if unknown else max(totals), constraint.bound_ms, unknown, crowding)
+    known: dict[str | int, float | None] = {id: None if p is None else p.total_ms for id, p in edges.items()}
+    for step in {step for path in constraint.paths for step in steps_of(path)}:
+        known[step] = recent.step_latency_ms(step, since_s)
+    missing = tuple(sorted((element for element, latency in known.items() if latency is None), key=str))
+    totals = [math.fsum(known.get(element) or 0.0 for element in path) for path in constraint.paths]
+    return Standing(constraint, None if missing else max(totals), constraint.bound_ms, missing, crowding)
 
 
-def _crowding_ms(edges: tuple[int, ...], recent: Recent, since_s: float) -> float | None:
-    parts = [recent.edge_parts_ms(edge, since_s) for edge in edges]
+def _crowding_ms(parts: list[EdgeParts | None]) -> float | None:
     known = [part.transfer_ms + part.queue_ms for part in parts if part is not None]
     return math.fsum(known) if len(known) == len(parts) else None
-
-
-def _latency_ms(element: str | int, recent: Recent, since_s: float) -> float | None:
-    if isinstance(element, str):
-        return recent.step_latency_ms(element, since_s)
-    parts = recent.edge_parts_ms(element, since_s)
-    return None if parts is None else parts.total_ms
 
 
 def _quantile_standing(constraint: Constraint, topology: Topology, recent: Recent, since_s: float) -> Standing:
@@ -79,7 +73,8 @@ def _quantile_standing(constraint: Constraint, topology: Topology, recent: Recen
     tail = recent.age_ms(end, constraint.quantile, since_s)
     if mean is None or tail is None:
         return Standing(constraint, None, None, (end,))
-    return Standing(constraint, tail, constraint.bound_ms * mean / tail if tail > 0 else constraint.bound_ms)
+    ratio = mean / tail if tail > 0 else 1.0
+    return Standing(constraint, tail, (1 - _TAIL_MARGIN) * constraint.bound_ms * ratio)
 
 
 @dataclass(frozen=True, slots=True)

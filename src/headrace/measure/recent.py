@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from headrace.measure.moments import Moments, merge
-from headrace.measure.report import ChannelReport, Report, SubtaskId, SubtaskReport
+from headrace.measure.report import Report, SubtaskId, SubtaskReport
 from headrace.measure.summary import Summary, summarise
 
 
@@ -58,12 +58,10 @@ class Recent:
     def edge_parts_ms(self, edge: int, since_s: float) -> EdgeParts | None:
         """Where the edge's items spent their time since then; None unless all three parts are known."""
         channels = [c for r in self._since(since_s) for c in r.channels if c.id.edge == edge]
-        wait = merge(_by_item(c, c.wait_ms) for c in channels)
-        transfer = merge(_by_item(c, c.transfer_ms) for c in channels)
-        queue = merge(_by_item(c, c.queue_ms) for c in channels)
-        if wait is None or transfer is None or queue is None:
-            return None
-        return EdgeParts(wait.mean, transfer.mean, queue.mean)
+        wait = _per_item([(c.items, c.wait_ms) for c in channels])
+        transfer = _per_item([(c.items, c.transfer_ms) for c in channels])
+        queue = _per_item([(c.items, c.queue_ms) for c in channels])
+        return None if wait is None or transfer is None or queue is None else EdgeParts(wait, transfer, queue)
 
     def age_ms(self, step: str, quantile: float | None, since_s: float) -> float | None:
         """Mean or quantile of the time from when records were due until the step had them."""
@@ -81,9 +79,11 @@ class Recent:
         return (r for r in self.reports if r.at_s > since_s + 1e-9)
 
 
-def _by_item(channel: ChannelReport, part: Moments | None) -> Moments | None:
-    """A part's mean, weighted by the channel's items even where buffers were counted."""
-    return None if part is None else Moments(max(channel.items, 1), part.mean)
+def _per_item(parts: list[tuple[int, Moments | None]]) -> float | None:
+    """The mean over items, even where buffers were counted or sampled."""
+    known = [(items, moments.mean) for items, moments in parts if moments is not None and items]
+    total = sum(items for items, _ in known)
+    return sum(items * mean for items, mean in known) / total if total else None
 
 
 def _both(old: SubtaskReport, new: SubtaskReport) -> SubtaskReport:
