@@ -114,12 +114,12 @@ def test_targets_by_numbers() -> None:
 
 def test_the_slowest_subtask_on_the_way_counts() -> None:
     topology = line(Step("a", 2), Step("b", 2))
-    steps = {SubtaskId("a", 0): 1.0, SubtaskId("a", 1): 5.0, SubtaskId("b", 0): 2.0, SubtaskId("b", 1): 10.0}
+    steps = {SubtaskId("a", 0): 5.0, SubtaskId("a", 1): 1.0, SubtaskId("b", 0): 10.0, SubtaskId("b", 1): 2.0}
     found = targets_ms((0, "a", 1, "b", 2), topology, steps, 60.0, share=1.0)
-    assert found[ChannelId(0, 0, 0)] == pytest.approx((60 - 1 - 10) / 3)
-    assert found[ChannelId(0, 0, 1)] == pytest.approx((60 - 5 - 10) / 3)
-    assert found[ChannelId(1, 0, 0)] == pytest.approx((60 - 1 - 2) / 3)
-    assert found[ChannelId(2, 0, 0)] == pytest.approx((60 - 5 - 2) / 3)
+    assert found[ChannelId(0, 0, 0)] == pytest.approx((60 - 5 - 10) / 3)
+    assert found[ChannelId(0, 0, 1)] == pytest.approx((60 - 1 - 10) / 3)
+    assert found[ChannelId(1, 1, 1)] == pytest.approx((60 - 1 - 2) / 3)
+    assert found[ChannelId(2, 1, 0)] == pytest.approx((60 - 5 - 2) / 3)
 
 
 def test_chained_edges_take_no_part() -> None:

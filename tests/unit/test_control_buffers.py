@@ -16,7 +16,7 @@ from headrace.measure.report import ChannelId
 from headrace.measure.summary import summarise
 from headrace.testing.loads import steady
 from headrace.testing.plant import Plant
-from headrace.testing.plant_model import EdgeModel, PlantModel, StepModel
+from headrace.testing.plant_model import EdgeModel, Faults, PlantModel, StepModel
 
 PAPER = SizeLimits(least_bytes=200, most_shrink=math.inf)
 
@@ -111,6 +111,18 @@ def test_no_size_changes_twice_on_the_same_measurements() -> None:
                 assert measured >= last.get(channel, 0)
                 last[channel] = after.version
     assert last
+
+
+# nephele-qos fact 10: nor do chains
+def test_chaining_waits_until_all_changes_are_measured() -> None:
+    topology = line(Step("a"), Step("b"), paired=True)
+    steps = {"a": StepModel(0.5), "b": StepModel(0.5), "out": StepModel(0.1)}
+    model = PlantModel({"src": steady(200)}, steps, deadline_ms=math.inf, faults=Faults(late_share=1.0))
+    run = drive(job_of(topology, 8.0, cut_by="size", sizes=PAPER), Plant(topology, model, seed=1), 60)
+    assert run.of("chain")
+    for view, decisions in zip(run.views, run.decisions):
+        if any(d.action in ("chain", "give up") for d in decisions):
+            assert all(view.summary.versions[channel] >= version for channel, version in view.since.items())
 
 
 # nephele-qos fact 20: unattainable bound: failure reported, no endless oscillation

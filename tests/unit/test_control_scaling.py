@@ -114,6 +114,13 @@ def test_later_constraints_never_lower_a_choice(one_ms: float, two_ms: float, rh
     assert all(both[name] >= p for name, p in alone.items())
 
 
+def test_later_constraints_build_on_what_is_chosen() -> None:
+    shared, a, b = station("s", utilisation=0.6), station("a", utilisation=0.6), station("b", utilisation=0.6)
+    tight, loose = Wish("tight", (a, shared), 1.0), Wish("loose", (shared, b), 6.0)
+    alone, after = scale_reactively([loose]).parallelism, scale_reactively([tight, loose]).parallelism
+    assert after["s"] > alone["s"] and after["b"] < alone["b"]
+
+
 def scaled(
     load: Load, cycles: int, *, bound_ms: float = 40.0, seed: int = 1, p: int = 2, most: int = 24, **model: int
 ) -> Run:
