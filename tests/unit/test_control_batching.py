@@ -47,6 +47,7 @@ def shipped_in_steps(
         mine = np.array([e for e in emitted if int(e * steps) == k])
         buffer.append(mine, mine)
         shipped = buffer.ship(k / steps, (k + 1) / steps, deadline_s, capacity)
+        assert shipped.born.tolist() == shipped.emitted.tolist()
         at += shipped.at.tolist()
         lifetimes += shipped.lifetimes_s
     return at, lifetimes

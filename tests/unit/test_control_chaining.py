@@ -109,6 +109,15 @@ def test_chaining_lowers_latency_and_loses_nothing() -> None:
     assert None not in latency[False] and latency[True] == [None, None]
 
 
+def test_noise_does_not_move_the_cuts() -> None:
+    topology = line(*(Step(name) for name in "abcd"), paired=True)
+    model = PlantModel({"src": steady(435)}, {**{name: StepModel(1.0) for name in "abcd"}, "out": StepModel(0.1)})
+    run = drive(job_of(topology, 80.0, scaling=False), Plant(topology, model, seed=2), 80)
+    peaks = [sum(view.summary.step(name).peak_utilisation or 0.0 for name in "ab") for view in run.views]
+    assert sum(peak > CEILING for peak in peaks) > 5  # the measured load of a chain does cross the ceiling
+    assert len(run.of("chain")) <= 2 and run.settings[-1].chained == {1, 3}
+
+
 def test_a_chain_that_gets_too_busy_is_split_and_merged_again() -> None:
     model = PlantModel(
         {"src": lambda at_s: 900.0 if 10 <= at_s < 30 else 200.0}, {name: StepModel(1.0) for name in "abc"}

@@ -161,6 +161,30 @@ def test_scale_downs_follow_each_other_at_once() -> None:
     assert any(later == earlier + 1 for (earlier, _), (later, _) in pairwise(falls))
 
 
+def reversals(down_share: float) -> int:
+    topology = line(Step("work", 3, 1, 24))
+    model = PlantModel({"src": steady(550)}, {"work": StepModel(4.0), "out": StepModel(0.05)})
+    turns = 0
+    for seed in range(2):
+        run = drive(job_of(topology, 40.0, down_share=down_share), Plant(topology, model, seed=seed), 80)
+        counts = [seen.parallelism["work"] for seen in run.seen[10:]]
+        moves = [b - a for a, b in pairwise(counts) if a != b]
+        turns += sum(one * two < 0 for one, two in pairwise(moves))
+    return turns
+
+
+def test_room_for_noise_keeps_scaling_from_going_to_and_fro() -> None:
+    assert reversals(0.8) <= 1 and reversals(1.0) >= 4
+
+
+def test_what_was_measured_before_the_rest_ended_does_not_count() -> None:
+    run = scaled(stairs([200, 1500], 15), 40)
+    up = next(k for k, d in enumerate(run.decisions) if any("bottleneck" in x.reason for x in d))
+    first = run.views[up + 4]  # the cycle in which scaling may act again
+    assert first.pooled.step("work").queue_ms == first.summary.step("work").queue_ms
+    assert run.views[up + 1].summary.step("work").queue_ms > 2 * first.pooled.step("work").queue_ms  # type: ignore[operator]
+
+
 def test_a_bottleneck_is_resolved_and_the_bound_kept_again() -> None:
     run = scaled(stairs([200, 1500], 15), 60)
     reasons = [d.reason for d in run.of("scale")]

@@ -17,6 +17,8 @@ from headrace.control.topology import Edge, Topology
 
 CEILING = 0.9
 """Utilisation of one core up to which steps may share it, so that the chain keeps room for bursts."""
+SPLIT = 0.99
+"""Utilisation from which a chain is split, as in the prototype: the room in between is for noise."""
 _NOISE = 1e-9
 
 Chain = tuple[str, ...]

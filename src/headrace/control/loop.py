@@ -72,7 +72,9 @@ def decide(job: Job, state: State, seen: Observation) -> Cycle:
     """One turn of the loop."""
     recent = state.recent.add(seen.reports, seen.at_s)
     rest = _rested(job.policy, state, seen)
-    if rest.cycles or seen.parallelism != state.shape:
+    if rest.cycles:
+        state = replace(state, shape=seen.parallelism, shaped_s=seen.at_s)
+    elif seen.parallelism != state.shape:
         state = replace(state, shape=seen.parallelism, shaped_s=seen.at_s - job.policy.interval_s)
     view = look(job, state, recent, seen)
     outcomes, awaited = _judge(view, state, moving=rest.rising)

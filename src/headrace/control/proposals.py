@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from headrace.control.batching import lowest, next_deadline_ms, step_latencies, targets_ms, yielding_share
 from headrace.control.buffers import next_size_bytes
-from headrace.control.chaining import CEILING, Chain, chain_of, chained_edges, partition, primary_chains
+from headrace.control.chaining import CEILING, SPLIT, Chain, chain_of, chained_edges, partition, primary_chains
 from headrace.control.constraints import Path, in_words
 from headrace.control.journal import Action, Decision, Expectation
 from headrace.control.settings import Change
@@ -133,7 +133,7 @@ def _sizes_proposal(view: View, standing: Standing, sizes: dict[ChannelId, int])
 def propose_chains(view: View) -> Iterator[Proposal]:
     """Dynamic task chaining: fewer chains where they fit, more where one got too busy.
 
-    Ours: chains that fit stay, as long as no cut into fewer does; else noise in the measured
+    Ours: chains stay until one is too busy or a cut into fewer fits; else noise in the measured
     utilisations would move the cuts to and fro.
     """
     pinned = frozenset(edge for edge, chained in view.job.overrides.chained.items() if not chained)
@@ -148,7 +148,7 @@ def propose_chains(view: View) -> Iterator[Proposal]:
         wanted = partition(steps, known)
         now = tuple(dict.fromkeys(chain_of(step, view.settings.chained, view.topology) for step in steps))
         busiest = max(sum(dict(zip(steps, known)).get(step, 0.0) for step in chain) for chain in now)
-        if wanted != now and (busiest > CEILING or len(wanted) < len(now)):
+        if wanted != now and (busiest > SPLIT or len(wanted) < len(now)):
             yield _chains_proposal(view, steps, wanted, busiest)
 
 
