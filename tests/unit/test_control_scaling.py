@@ -182,7 +182,6 @@ def test_what_was_measured_before_the_rest_ended_does_not_count() -> None:
     up = next(k for k, d in enumerate(run.decisions) if any("bottleneck" in x.reason for x in d))
     first = run.views[up + 4]  # the cycle in which scaling may act again
     assert first.pooled.step("work").queue_ms == first.summary.step("work").queue_ms
-    assert run.views[up + 1].summary.step("work").queue_ms > 2 * first.pooled.step("work").queue_ms  # type: ignore[operator]
 
 
 def test_a_bottleneck_is_resolved_and_the_bound_kept_again() -> None:
