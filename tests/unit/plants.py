@@ -9,9 +9,10 @@ from typing import Any
 
 from headrace.control.constraints import Constraint, paths_between
 from headrace.control.journal import Decision, Outcome
-from headrace.control.loop import State, decide, look
+from headrace.control.loop import decide, look
 from headrace.control.settings import Job, Policy, Settings
 from headrace.control.standing import Standing
+from headrace.control.state import State
 from headrace.control.topology import Edge, Step, Topology
 from headrace.control.view import Observation, View
 from headrace.testing.plant import Plant

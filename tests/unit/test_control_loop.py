@@ -11,8 +11,9 @@ from tests.unit.plants import drive, job_of, line
 
 from headrace.control.constraints import Constraint, paths_between
 from headrace.control.journal import Decision, Expectation, compare
-from headrace.control.loop import State, decide, replay
+from headrace.control.loop import decide, replay
 from headrace.control.settings import Change, Job, Overrides, Policy, Settings
+from headrace.control.state import State
 from headrace.control.topology import Step
 from headrace.control.view import Observation
 from headrace.errors import GraphError
@@ -170,11 +171,11 @@ def test_no_deadline_changes_twice_on_the_same_measurements() -> None:
 
 def test_settings_have_a_new_version_only_if_they_changed() -> None:
     now = Settings()
-    assert now.changed(Change()) is now
-    after = now.changed(Change(deadlines_ms={ChannelId(0, 0, 0): 4.0}, joined=frozenset({1, 2})))
+    assert now.changed([]) is now and now.changed([Change()]) is now
+    after = now.changed([Change(deadlines_ms={ChannelId(0, 0, 0): 4.0}), Change(joined=frozenset({1, 2}))])
     assert (after.version, after.chained) == (1, {1, 2})
-    assert after.changed(Change(deadlines_ms={ChannelId(0, 0, 0): 4.0})) is after
-    assert after.changed(Change(parted=frozenset({2}))).chained == {1}
+    assert after.changed([Change(deadlines_ms={ChannelId(0, 0, 0): 4.0})]) is after
+    assert after.changed([Change(parted=frozenset({2}))]).chained == {1}
 
 
 def test_illegal_constraints_are_refused_before_anything_runs() -> None:

@@ -8,7 +8,7 @@ edges, chained or not, scale as one.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from headrace.control.chaining import Chain, chain_of
 from headrace.control.constraints import Path
@@ -18,6 +18,7 @@ from headrace.control.proposals import Proposal, hold
 from headrace.control.scaling import Plan, Wish, bottlenecks, scale_reactively
 from headrace.control.settings import Change
 from headrace.control.standing import Standing, budget
+from headrace.control.state import Rest
 from headrace.control.view import View
 
 _FALLBACK_MS = 2.0
@@ -25,24 +26,6 @@ _FALLBACK_MS = 2.0
 
 The thesis would take every step to its most, although no number of subtasks can keep such a bound.
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Rest:
-    """``rising``: a scale-up has been asked for and is not complete. ``cycles`` are left to rest."""
-
-    rising: bool = False
-    cycles: int = 0
-
-    @property
-    def resting(self) -> bool:
-        return self.rising or self.cycles > 0
-
-    def after(self, complete: bool, rest_cycles: int) -> Rest:
-        """One cycle later."""
-        if self.rising:
-            return Rest(cycles=rest_cycles) if complete else self
-        return Rest(cycles=max(0, self.cycles - 1))
 
 
 def propose_scaling(view: View, rest: Rest) -> Iterator[Proposal]:

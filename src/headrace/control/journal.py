@@ -46,6 +46,11 @@ class Decision:
     expects: Expectation | None = None
     withheld: str | None = None
 
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """What makes two decisions say the same."""
+        return self.action, self.subject, self.reason
+
     def sentence(self) -> str:
         seen = ", ".join(f"{name} {value:.4g}" for name, value in self.evidence.items())
         parts = [f"{self.at_s:.3f} s: {self.action} {self.subject}"]

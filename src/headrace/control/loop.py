@@ -6,57 +6,18 @@ trace of observations gives the same decisions.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 
-from headrace.control.elastic import Rest, propose_scaling
+from headrace.control.elastic import propose_scaling
 from headrace.control.journal import Decision, Expectation, Outcome, compare
 from headrace.control.proposals import Proposal, hold, propose_chains, propose_deadlines, propose_sizes
-from headrace.control.settings import Change, Job, Policy, Settings
+from headrace.control.settings import Change, Job
 from headrace.control.standing import standing
+from headrace.control.state import FRESH_INTERVALS, State
 from headrace.control.view import Observation, View
 from headrace.measure.recent import Recent
-from headrace.measure.report import ChannelId
 from headrace.measure.summary import Summary
-
-_FRESH_INTERVALS = 2.5
-"""A report that is one interval late still says how things are; one that is two late does not."""
-
-
-@dataclass(frozen=True, slots=True)
-class State:
-    """What the loop remembers from one cycle to the next.
-
-    ``since``: the settings version that last changed a channel. ``too_large``: buffer sizes that had
-    to be shrunk. ``shape``: the parallelism that was there, unchanged and rested since ``shaped_s``.
-    ``said``: what was held or given up in the cycle before, not to be said again.
-    """
-
-    recent: Recent
-    settings: Settings = field(default_factory=Settings)
-    cycle: int = 0
-    since: Mapping[ChannelId, int] = field(default_factory=dict)
-    too_large: Mapping[ChannelId, int] = field(default_factory=dict)
-    shape: Mapping[str, int] = field(default_factory=dict)
-    shaped_s: float = -math.inf
-    rest: Rest = field(default_factory=Rest)
-    awaited: tuple[Decision, ...] = ()
-    said: frozenset[tuple[str, str, str]] = frozenset()
-
-    @staticmethod
-    def of(job: Job) -> State:
-        """The state at the start: all buffers ship at once, every step at its first parallelism."""
-        span_s = max([c.over_s for c in job.constraints] + [_FRESH_INTERVALS * job.policy.interval_s])
-        parallelism = {step.name: step.parallelism for step in job.topology.steps}
-        parallelism.update(job.overrides.parallelism)
-        chained = frozenset(edge for edge, chained in job.overrides.chained.items() if chained)
-        largest = job.topology.scaled(
-            {step.name: max(step.most, parallelism[step.name]) for step in job.topology.steps}
-        )
-        deadlines = {c: ms for edge, ms in job.overrides.deadlines_ms.items() for c in largest.channels(edge)}
-        rest = Rest(cycles=job.policy.rest_cycles + 1)  # what is measured while a job starts says little
-        return State(Recent(span_s), Settings(0, deadlines, {}, parallelism, chained), rest=rest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,32 +32,20 @@ class Cycle:
 def decide(job: Job, state: State, seen: Observation) -> Cycle:
     """One turn of the loop."""
     recent = state.recent.add(seen.reports, seen.at_s)
-    rest = _rested(job.policy, state, seen)
-    if rest.cycles:
-        state = replace(state, shape=seen.parallelism, shaped_s=seen.at_s)
-    elif seen.parallelism != state.shape:
-        state = replace(state, shape=seen.parallelism, shaped_s=seen.at_s - job.policy.interval_s)
+    state = state.seeing(seen, job.policy)
     view = look(job, state, recent, seen)
-    outcomes, awaited = _judge(view, state, moving=rest.rising)
-    proposals = [_pinned(job, proposal) for proposal in _proposals(view, state, rest)]
+    outcomes, awaited = _judge(view, state)
+    proposals = [_pinned(job, proposal) for proposal in _unrepeated(_proposals(view, state))]
     changes = [proposal.change for proposal in proposals if proposal.decision.withheld is None]
-    settings = state.settings
-    for change in changes:
-        settings = settings.changed(change)
-    settings = settings if settings is state.settings else replace(settings, version=state.settings.version + 1)
-    holds = frozenset((p.decision.action, p.decision.subject, p.decision.reason) for p in proposals if _is_still(p))
-    decisions = tuple(p.decision for p in proposals if not (_is_still(p) and _key(p) in state.said))
-    after = State(
-        recent,
-        settings,
-        state.cycle + 1,
-        _since(state, changes, settings.version),
-        _too_large(view, state, changes),
-        state.shape,
-        state.shaped_s,
-        _next_rest(job.policy, rest, state.settings, settings),
-        (*awaited, *(d for d in decisions if d.expects is not None and d.withheld is None)),
-        holds,
+    decisions = tuple(p.decision for p in proposals if p.decision.key not in state.said)
+    promised = tuple(d for d in decisions if d.expects is not None and d.withheld is None)
+    still = frozenset(p.decision.key for p in proposals if p.decision.action in ("hold", "give up"))
+    after = replace(
+        state.settled(changes, view),
+        recent=recent,
+        cycle=state.cycle + 1,
+        awaited=(*awaited, *promised),
+        said=still,
     )
     return Cycle(after, decisions, outcomes)
 
@@ -113,14 +62,19 @@ def replay(job: Job, trace: Iterable[Observation]) -> Iterator[Cycle]:
 def look(job: Job, state: State, recent: Recent, seen: Observation) -> View:
     """All that is known now, with the parallelism that is there, not the one that was asked for."""
     topology = job.topology.scaled(seen.parallelism)
-    summary = recent.summary(seen.at_s, _FRESH_INTERVALS * job.policy.interval_s)
+    summary = recent.summary(seen.at_s, FRESH_INTERVALS * job.policy.interval_s)
     standings = tuple(standing(c, topology, recent, seen.at_s, state.settings.chained) for c in job.constraints)
     pooled = Summary(recent.pooled(max(state.shaped_s, seen.at_s - recent.span_s)), {}, {})
     return View(job, state.cycle, seen.at_s, topology, state.settings, summary, pooled, standings, state.since)
 
 
-def _proposals(view: View, state: State, rest: Rest) -> Iterator[Proposal]:
-    policy = view.job.policy
+def _unrepeated(proposals: Iterable[Proposal]) -> list[Proposal]:
+    """Each once: several paths of a constraint may be held for one reason."""
+    return list({(p.decision.key, p.decision.change): p for p in proposals}.values())
+
+
+def _proposals(view: View, state: State) -> Iterator[Proposal]:
+    policy, rest = view.job.policy, state.rest
     if policy.cut_by == "deadline":
         yield from propose_deadlines(view)
         if policy.scaling:
@@ -147,13 +101,7 @@ def _changed_lately(view: View) -> bool:
     return any(view.summary.versions.get(channel, -1) < version for channel, version in view.since.items())
 
 
-def _rested(policy: Policy, state: State, seen: Observation) -> Rest:
-    asked = state.settings.parallelism
-    complete = all(seen.parallelism.get(step, n) == n for step, n in asked.items())
-    return state.rest.after(complete, policy.rest_cycles)
-
-
-def _judge(view: View, state: State, *, moving: bool) -> tuple[tuple[Outcome, ...], tuple[Decision, ...]]:
+def _judge(view: View, state: State) -> tuple[tuple[Outcome, ...], tuple[Decision, ...]]:
     """Compare what is due with what is seen; while a scale-up is under way its decisions wait."""
     outcomes: list[Outcome] = []
     awaited: list[Decision] = []
@@ -161,7 +109,7 @@ def _judge(view: View, state: State, *, moving: bool) -> tuple[tuple[Outcome, ..
         expects = decision.expects
         if expects is None:
             continue
-        if moving and decision.action == "scale":
+        if state.rest.rising and decision.action == "scale":
             awaited.append(replace(decision, expects=replace(expects, due_cycle=expects.due_cycle + 1)))
         elif expects.due_cycle > view.cycle:
             awaited.append(decision)
@@ -189,33 +137,3 @@ def _pinned(job: Job, proposal: Proposal) -> Proposal:
     elif any(edge in pins.chained for edge in change.joined | change.parted):
         why = "the user pinned a chain on this path"
     return replace(proposal, decision=replace(proposal.decision, withheld=why))
-
-
-def _is_still(proposal: Proposal) -> bool:
-    return proposal.decision.action in ("hold", "give up")
-
-
-def _key(proposal: Proposal) -> tuple[str, str, str]:
-    return proposal.decision.action, proposal.decision.subject, proposal.decision.reason
-
-
-def _next_rest(policy: Policy, rest: Rest, before: Settings, after: Settings) -> Rest:
-    """A scale-up has to be complete before the rest begins; new chains are in force at once."""
-    if any(n > before.parallelism.get(step, n) for step, n in after.parallelism.items()):
-        return Rest(rising=True)
-    return rest if after.chained == before.chained else Rest(cycles=policy.rest_cycles + 1)
-
-
-def _since(state: State, changes: Iterable[Change], version: int) -> dict[ChannelId, int]:
-    changed = [channel for change in changes for channel in (*change.deadlines_ms, *change.sizes_bytes)]
-    return {**state.since, **dict.fromkeys(changed, version)}
-
-
-def _too_large(view: View, state: State, changes: Iterable[Change]) -> Mapping[ChannelId, int]:
-    if not any(standing.met is False for standing in view.standings):
-        return {}  # the load may be another when the bound is next violated
-    largest = view.job.policy.sizes.most_bytes
-    before = {c: state.settings.sizes_bytes.get(c, largest) for change in changes for c in change.sizes_bytes}
-    after = {c: size for change in changes for c, size in change.sizes_bytes.items()}
-    shrunk = {channel: before[channel] for channel, size in after.items() if size < before[channel]}
-    return {**state.too_large, **shrunk}

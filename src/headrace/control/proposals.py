@@ -138,8 +138,8 @@ def propose_chains(view: View) -> Iterator[Proposal]:
     """
     pinned = frozenset(edge for edge, chained in view.job.overrides.chained.items() if not chained)
     paths = [path for standing in view.standings for path in standing.constraint.paths]
-    series = {chain: path for path in paths for chain in primary_chains(path, view.topology, apart=pinned)}
-    for steps in series:
+    found = dict.fromkeys(chain for path in paths for chain in primary_chains(path, view.topology, apart=pinned))
+    for steps in (chain for chain in found if not any(set(chain) < set(other) for other in found)):
         loads = [view.summary.step(step).peak_utilisation for step in steps]
         known = [load for load in loads if load is not None]
         if len(known) < len(loads) or view.silent(steps):

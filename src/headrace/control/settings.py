@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -68,15 +68,17 @@ class Settings:
     def deadline_ms(self, channel: ChannelId) -> float:
         return self.deadlines_ms.get(channel, 0.0)
 
-    def changed(self, change: Change) -> Settings:
-        """The next version; the same object if the change changes nothing."""
-        after = replace(
-            self,
-            deadlines_ms={**self.deadlines_ms, **change.deadlines_ms},
-            sizes_bytes={**self.sizes_bytes, **change.sizes_bytes},
-            parallelism={**self.parallelism, **change.parallelism},
-            chained=(self.chained | change.joined) - change.parted,
-        )
+    def changed(self, changes: Iterable[Change]) -> Settings:
+        """The next version, with all the changes; the same object if they change nothing."""
+        after = self
+        for change in changes:
+            after = replace(
+                after,
+                deadlines_ms={**after.deadlines_ms, **change.deadlines_ms},
+                sizes_bytes={**after.sizes_bytes, **change.sizes_bytes},
+                parallelism={**after.parallelism, **change.parallelism},
+                chained=(after.chained | change.joined) - change.parted,
+            )
         return self if after == self else replace(after, version=self.version + 1)
 
 
