@@ -11,6 +11,7 @@ from tests.unit.plants import drive, job_of, line
 
 from headrace.control.chaining import CEILING, chain_of, chainable, chained_edges, partition, primary_chains
 from headrace.control.settings import Job, Overrides
+from headrace.control.state import State
 from headrace.control.topology import Edge, Step, Topology
 from headrace.testing.loads import steady
 from headrace.testing.plant import Plant
@@ -93,6 +94,13 @@ def test_pinned_edges_stay_apart() -> None:
         pinned = Job(CHAIN, free.constraints, free.policy, Overrides(chained={1: False}))
         assert drive(free, Plant(CHAIN, model), 10).settings[-1].chained == {1, 2}
         assert drive(pinned, Plant(CHAIN, model), 10).settings[-1].chained == {2}
+
+
+def test_chains_at_the_start_and_pinned_ones() -> None:
+    free = job_of(CHAIN, 20.0)
+    assert State.of(replace(free, chained=frozenset({1, 2}))).settings.chained == {1, 2}
+    pins = Overrides(chained={1: False, 2: True})
+    assert State.of(replace(free, chained=frozenset({1}), overrides=pins)).settings.chained == {2}
 
 
 def test_chaining_lowers_latency_and_loses_nothing() -> None:

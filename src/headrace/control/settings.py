@@ -84,12 +84,16 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """All that stays while a job runs: its graph, its constraints, the policy, the user's pins."""
+    """All that stays while a job runs: its graph, its constraints, the policy, the user's pins.
+
+    ``chained`` are the edges that are chained at the start.
+    """
 
     topology: Topology
     constraints: tuple[Constraint, ...]
     policy: Policy = Policy()
     overrides: Overrides = field(default_factory=Overrides)
+    chained: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
         check(self.topology, self.constraints)

@@ -58,7 +58,8 @@ class State:
         span_s = max([c.over_s for c in job.constraints] + [FRESH_INTERVALS * job.policy.interval_s])
         parallelism = {step.name: step.parallelism for step in job.topology.steps}
         parallelism.update(job.overrides.parallelism)
-        chained = frozenset(edge for edge, chained in job.overrides.chained.items() if chained)
+        pins = job.overrides.chained
+        chained = frozenset(edge for edge in job.chained | pins.keys() if pins.get(edge, True))
         largest = job.topology.scaled(
             {step.name: max(step.most, parallelism[step.name]) for step in job.topology.steps}
         )
