@@ -154,7 +154,7 @@ def test_staircase() -> None:
 
 # latency-guarantees fact 36: loosening ℓ reduces subtask-seconds
 def test_looser_bounds_need_fewer_subtasks() -> None:
-    spent = [staircase(bound_ms, 20).subtask_s("work") for bound_ms in (20.0, 40.0, 100.0)]
+    spent = [staircase(bound_ms, 12).subtask_s("work") for bound_ms in (20.0, 40.0, 100.0)]
     assert spent[0] > spent[1] > spent[2]
 
 
@@ -198,7 +198,7 @@ def random_graph(rng: random.Random) -> Topology:
 
 
 # Random graphs: whatever the shape, a bound with room in it is reached, and the loop stays sane.
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(8))
 def test_random_graphs_keep_their_bounds(seed: int) -> None:
     rng = random.Random(seed)
     topology = random_graph(rng)

@@ -151,6 +151,15 @@ def test_scaling_rests_after_a_scale_up(delay: int) -> None:
         assert any("not complete" in reason for reason in held) == (delay > 0)
 
 
+def test_subtasks_that_never_come_are_not_waited_for_for_ever() -> None:
+    run = scaled(stairs([900] * 4 + [100], 10), 130, scale_cycles=10**6)
+    given_up = [d for d in run.of("give up") if "did not come" in d.reason]
+    assert given_up
+    k = next(k for k, cycle in enumerate(run.decisions) if given_up[0] in cycle)
+    assert run.settings[k].parallelism["work"] > 2 and run.seen[k].parallelism["work"] == 2
+    assert run.settings[-1].parallelism["work"] <= 2  # the load has fallen, and nobody asks for more
+
+
 # latency-guarantees fact 28: scale-down immediately followed by another is allowed, one subtask at a time
 def test_scale_downs_follow_each_other_at_once() -> None:
     run = scaled(steady(100), 30, p=12)

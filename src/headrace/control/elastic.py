@@ -36,6 +36,10 @@ def propose_scaling(view: View, rest: Rest) -> Iterator[Proposal]:
     if rest.cycles:
         yield hold(view, "scaling", "it rests after a start, a scale-up or new chains", cycles_left=rest.cycles)
         return
+    if rest.abandoned:
+        yield hold(
+            view, "scaling", "the subtasks it asked for did not come; it goes on with those there are", "give up"
+        )
     wishes: list[Wish] = []
     for standing in view.standings:
         for path in standing.constraint.paths:

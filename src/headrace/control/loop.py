@@ -32,7 +32,7 @@ class Cycle:
 def decide(job: Job, state: State, seen: Observation) -> Cycle:
     """One turn of the loop."""
     recent = state.recent.add(seen.reports, seen.at_s)
-    state = state.seeing(seen, job.policy)
+    state = state.seeing(seen, job)
     view = look(job, state, recent, seen)
     outcomes, awaited = _judge(view, state)
     proposals = [_pinned(job, proposal) for proposal in _unrepeated(_proposals(view, state))]

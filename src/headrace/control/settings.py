@@ -17,7 +17,8 @@ class Policy:
     """How the controller works. ``batching_share`` is the thesis's w_ob.
 
     ``cut_by``: deadlines (thesis, the default) or sizes (HPDC'12). ``rest_cycles`` is how long
-    scaling rests after a finished scale-up: backlogs drain and connections open. A rebalancing of
+    scaling rests after a finished scale-up: backlogs drain and connections open. Subtasks that did not
+    come after ``patience_cycles`` are no longer asked for (ours: a cluster may be full). A rebalancing of
     less than ``least_change`` of a step's subtasks is not worth its cost. Ours: what is taken away
     must also fit ``down_share`` of the queues' budget, or noise would send a step to and fro.
     """
@@ -29,6 +30,7 @@ class Policy:
     chaining: bool = True
     scaling: bool = True
     rest_cycles: int = 3
+    patience_cycles: int = 30
     least_change: float = 0.04
     down_share: float = 0.8
     fit_limits: tuple[float, float] | None = None

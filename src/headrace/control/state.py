@@ -18,20 +18,26 @@ FRESH_INTERVALS = 2.5
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """``rising``: a scale-up has been asked for and is not complete. ``cycles`` are left to rest."""
+    """``rising``: a scale-up has been asked for and is not complete, since ``cycles``; otherwise these
+    are left to rest. ``abandoned``: it was waited for in vain until now.
+    """
 
     rising: bool = False
     cycles: int = 0
+    abandoned: bool = False
 
     @property
     def resting(self) -> bool:
         return self.rising or self.cycles > 0
 
-    def after(self, complete: bool, rest_cycles: int) -> Rest:
+    def after(self, complete: bool, policy: Policy) -> Rest:
         """One cycle later."""
-        if self.rising:
-            return Rest(cycles=rest_cycles) if complete else self
-        return Rest(cycles=max(0, self.cycles - 1))
+        if not self.rising:
+            return Rest(cycles=max(0, self.cycles - 1))
+        if complete:
+            return Rest(cycles=policy.rest_cycles)
+        waited = self.cycles + 1
+        return Rest(abandoned=True) if waited >= policy.patience_cycles else Rest(rising=True, cycles=waited)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,20 +73,23 @@ class State:
         rest = Rest(cycles=job.policy.rest_cycles + 1)  # what is measured while a job starts says little
         return State(Recent(span_s), Settings(0, deadlines, {}, parallelism, chained), rest=rest)
 
-    def seeing(self, seen: Observation, policy: Policy) -> State:
+    def seeing(self, seen: Observation, job: Job) -> State:
         """One cycle later: closer to the end of the rest, and aware of the parallelism that is there.
 
         What was measured while it rested, or with another parallelism, says nothing about the next.
         """
         asked = self.settings.parallelism
         complete = all(seen.parallelism.get(step, n) == n for step, n in asked.items())
-        rest = self.rest.after(complete, policy.rest_cycles)
-        shaped_s = self.shaped_s
-        if rest.cycles:
+        rest = self.rest.after(complete, job.policy)
+        settings, shaped_s = self.settings, self.shaped_s
+        if rest.abandoned:
+            there = {step: n for step, n in seen.parallelism.items() if step not in job.overrides.parallelism}
+            settings = settings.changed([Change(parallelism=there)])
+        if rest.cycles and not rest.rising:
             shaped_s = seen.at_s
         elif seen.parallelism != self.shape:
-            shaped_s = seen.at_s - policy.interval_s
-        return replace(self, rest=rest, shape=seen.parallelism, shaped_s=shaped_s)
+            shaped_s = seen.at_s - job.policy.interval_s
+        return replace(self, settings=settings, rest=rest, shape=seen.parallelism, shaped_s=shaped_s)
 
     def settled(self, changes: Sequence[Change], view: View) -> State:
         """With the changes put into force."""
