@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import doctest
 from dataclasses import replace
+from types import ModuleType
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.plants import drive, job_of, line
 
+from headrace.control import batching, buffers, chaining, kingman
 from headrace.control.constraints import Constraint, paths_between
 from headrace.control.journal import Decision, Expectation, compare
 from headrace.control.loop import decide, replay
@@ -17,7 +20,9 @@ from headrace.control.state import State
 from headrace.control.topology import Step
 from headrace.control.view import Observation
 from headrace.errors import GraphError
+from headrace.measure import moments
 from headrace.measure.report import ChannelId
+from headrace.testing import loads
 from headrace.testing.loads import bursts, stairs, steady
 from headrace.testing.plant import Plant
 from headrace.testing.plant_model import Faults, PlantModel, StepModel
@@ -213,3 +218,9 @@ def test_an_empty_observation_is_no_reason_to_act() -> None:
     job = job_of(ELASTIC, 40.0)
     cycle = decide(job, State.of(job), Observation(1.0, (), {"src": 1, "work": 2, "out": 1}))
     assert cycle.state.settings == State.of(job).settings and all(d.action == "hold" for d in cycle.decisions)
+
+
+@pytest.mark.parametrize("module", [batching, buffers, chaining, kingman, moments, loads], ids=lambda m: m.__name__)
+def test_examples_in_docstrings(module: ModuleType) -> None:
+    result = doctest.testmod(module)
+    assert result.attempted and not result.failed
