@@ -1,1 +1,3 @@
-"""From reports to figures. Pure: no Spark, no threads, no clock."""
+"""From reports to figures. In come what workers measured in an interval; out come summaries of steps,
+edges and records, in which what nobody measured is None. Pure: no Spark, no threads, no clock.
+"""

@@ -1,0 +1,69 @@
+"""The wait at a step as a function of its parallelism (the thesis's latency model).
+
+Each subtask is a GI/G/1 server: Kingman's approximation, fitted to the measured wait so that it is
+exact at the parallelism of now. Assumes that scaling leaves service times and variations as they are.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+_NOISE = 1e-12
+
+
+def kingman_ms(service_ms: float, gap_ms: float, gap_variation: float, service_variation: float) -> float:
+    """Mean wait in a GI/G/1 queue; infinite at full utilisation, where the formula turns negative.
+
+    >>> round(kingman_ms(10.0, 12.5, 1.0, 1.0), 9)
+    40.0
+    """
+    utilisation = service_ms / gap_ms
+    if utilisation >= 1 - _NOISE:
+        return math.inf
+    spread = (gap_variation**2 + service_variation**2) / 2
+    return service_ms * utilisation / (1 - utilisation) * spread
+
+
+@dataclass(frozen=True, slots=True)
+class Station:
+    """One queue and its server in ``parallelism`` copies, as measured; ``fit`` is the thesis's e."""
+
+    name: str
+    parallelism: int
+    least: int
+    most: int
+    service_ms: float
+    gap_ms: float
+    gap_variation: float
+    service_variation: float
+    peak_utilisation: float
+    fit: float = 1.0
+
+    def wait_ms(self, parallelism: int) -> float:
+        """The predicted wait with another parallelism: ``a / (p - b)``, infinite for ``p ≤ b``."""
+        gap_ms = self.gap_ms * parallelism / self.parallelism
+        return self.fit * kingman_ms(self.service_ms, gap_ms, self.gap_variation, self.service_variation)
+
+    def utilisation(self, parallelism: int) -> float:
+        return self.load / parallelism
+
+    @property
+    def load(self) -> float:
+        """Offered load in servers: the thesis's ``S p / A``, below which no parallelism suffices."""
+        return self.service_ms * self.parallelism / self.gap_ms
+
+    def floor(self, ceiling: float = 0.9) -> int:
+        """The least parallelism that keeps utilisation at the ceiling, within the user's limits."""
+        return min(self.most, max(self.least, math.ceil(self.load / ceiling - 1e-9)))
+
+
+def fit_of(measured_ms: float, predicted_ms: float, limits: tuple[float, float] | None = None) -> float:
+    """``e``: measured over predicted wait; 1 where the prediction says nothing.
+
+    ``limits`` clamp it, as the prototype does to [0.8, 1.2] against overscaling in bursts.
+    """
+    if not 0 < predicted_ms < math.inf:
+        return 1.0
+    fit = measured_ms / predicted_ms
+    return fit if limits is None else min(max(fit, limits[0]), limits[1])

@@ -1,0 +1,166 @@
+"""What batching and chaining would do now: a change of settings with its sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from headrace.control.batching import lowest, next_deadline_ms, step_latencies, targets_ms, yielding_share
+from headrace.control.buffers import next_size_bytes
+from headrace.control.chaining import CEILING, SPLIT, Chain, chain_of, chained_edges, partition, primary_chains
+from headrace.control.constraints import Path, in_words
+from headrace.control.journal import Action, Decision, Expectation
+from headrace.control.settings import Change
+from headrace.control.standing import Standing, budget
+from headrace.control.view import View
+from headrace.measure.moments import mean_of
+from headrace.measure.report import ChannelId, SubtaskId
+
+_LEAST_STEP = 0.02
+"""Changes of a deadline below this share of its target are noise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    decision: Decision
+    change: Change = field(default_factory=Change)
+
+
+def hold(view: View, subject: str, reason: str, action: Action = "hold", **evidence: float) -> Proposal:
+    return Proposal(Decision(view.at_s, action, subject, "", reason, evidence))
+
+
+def propose_deadlines(view: View) -> Iterator[Proposal]:
+    """Adaptive output batching by deadlines, for all constraints at once; the lowest wins."""
+    wishes: list[dict[ChannelId, float]] = []
+    for standing in view.standings:
+        for path, crowding_ms in zip(standing.constraint.paths, standing.crowding_ms):
+            wish = _targets(view, path, standing.mean_bound_ms, crowding_ms)
+            if wish is None:
+                yield hold(view, f"batching of {standing.constraint.name}", _missing(standing))
+            else:
+                wishes.append(wish)
+    targets = lowest(wishes)
+    for edge in sorted({channel.edge for channel in targets}):
+        mine = {channel: target for channel, target in targets.items() if channel.edge == edge}
+        yield from _edge_deadlines(view, edge, mine)
+
+
+def _targets(
+    view: View, path: Path, bound_ms: float | None, crowding_ms: float | None
+) -> dict[ChannelId, float] | None:
+    latencies = step_latencies(path, view.topology, view.summary)
+    split = None if bound_ms is None else budget(path, view.summary, bound_ms, view.job.policy.batching_share)
+    if latencies is None or split is None:
+        return None
+    share = yielding_share(split.batching_share, split.channels_ms, crowding_ms)
+    return targets_ms(path, view.topology, latencies, split.bound_ms, share=share, chained=view.settings.chained)
+
+
+def _missing(standing: Standing) -> str:
+    names = ", ".join(str(element) for element in standing.missing) or "a step's latency"
+    return f"there is no measurement of {names}"
+
+
+def _edge_deadlines(view: View, edge: int, targets: dict[ChannelId, float]) -> Iterator[Proposal]:
+    deadlines: dict[ChannelId, float] = {}
+    for channel, target in targets.items():
+        report = view.channel(channel)
+        if report is None or report.wait_ms is None:
+            continue
+        now_ms = view.settings.deadline_ms(channel)
+        next_ms = next_deadline_ms(now_ms, target, report.wait_ms.mean)
+        if abs(next_ms - now_ms) > _LEAST_STEP * max(target, 1e-3):
+            deadlines[channel] = next_ms
+    if not deadlines:
+        return
+    target_ms = mean_of(targets[channel] for channel in deadlines) or 0.0
+    before_ms = mean_of(view.settings.deadline_ms(channel) for channel in deadlines) or 0.0
+    wait_ms = view.summary.edge(edge).wait_ms or 0.0
+    after_ms = mean_of(deadlines.values()) or 0.0
+    decision = Decision(
+        view.at_s,
+        "batch",
+        in_words(view.topology.by_id[edge]),
+        f"deadline {before_ms:.3g} → {after_ms:.3g} ms on {len(deadlines)} channels",
+        f"a wait of {target_ms:.3g} ms fits the bound",
+        {"wait_ms": wait_ms, "target_ms": target_ms},
+        Expectation("wait_ms", edge, wait_ms, target_ms, view.cycle + 1),
+    )
+    yield Proposal(decision, Change(deadlines_ms=deadlines))
+
+
+def propose_sizes(view: View, too_large: Mapping[ChannelId, int]) -> Iterator[Proposal]:
+    """Adaptive buffer sizing, for violated constraints only (HPDC'12)."""
+    for standing in view.standings:
+        if standing.met is None:
+            yield hold(view, f"sizing of {standing.constraint.name}", _missing(standing))
+        if standing.met is not False:
+            continue
+        sizes: dict[ChannelId, int] = {}
+        for edge in sorted(standing.constraint.edges - view.settings.chained):
+            for channel in view.topology.channels(edge):
+                size = view.settings.sizes_bytes.get(channel, view.job.policy.sizes.most_bytes)
+                wanted = _wanted_size(view, channel, size, too_large.get(channel))
+                if wanted is not None and wanted != size:
+                    sizes[channel] = wanted
+        if sizes:
+            yield _sizes_proposal(view, standing, sizes)
+
+
+def _wanted_size(view: View, channel: ChannelId, size_bytes: int, too_large_bytes: int | None) -> int | None:
+    report = view.channel(channel)
+    if report is None or report.lifetime_ms is None:
+        return None
+    sender = view.summary.subtasks.get(SubtaskId(view.topology.by_id[channel.edge].source, channel.sender))
+    sender_ms = sender.latency_ms.mean if sender is not None and sender.latency_ms is not None else None
+    limits = view.job.policy.sizes
+    return next_size_bytes(size_bytes, report.lifetime_ms.mean, sender_ms, limits, too_large_bytes=too_large_bytes)
+
+
+def _sizes_proposal(view: View, standing: Standing, sizes: dict[ChannelId, int]) -> Proposal:
+    decision = Decision(
+        view.at_s,
+        "resize",
+        standing.constraint.name,
+        f"{len(sizes)} buffers to {min(sizes.values())} to {max(sizes.values())} bytes",
+        f"the bound of {standing.constraint.bound_ms:g} ms is violated",
+        {"observed_ms": standing.observed_ms or 0.0},
+    )
+    return Proposal(decision, Change(sizes_bytes=sizes))
+
+
+def propose_chains(view: View) -> Iterator[Proposal]:
+    """Dynamic task chaining: fewer chains where they fit, more where one got too busy.
+
+    Ours: chains stay until one is too busy or a cut into fewer fits; else noise in the measured
+    utilisations would move the cuts to and fro.
+    """
+    pinned = frozenset(edge for edge, chained in view.job.overrides.chained.items() if not chained)
+    paths = [path for standing in view.standings for path in standing.constraint.paths]
+    found = dict.fromkeys(chain for path in paths for chain in primary_chains(path, view.topology, apart=pinned))
+    for steps in (chain for chain in found if not any(set(chain) < set(other) for other in found)):
+        loads = [view.summary.step(step).peak_utilisation for step in steps]
+        known = [load for load in loads if load is not None]
+        if len(known) < len(loads) or view.silent(steps):
+            yield hold(view, f"chaining of {' → '.join(steps)}", "not all of its subtasks have reported")
+            continue
+        wanted = partition(steps, known)
+        now = tuple(dict.fromkeys(chain_of(step, view.settings.chained, view.topology) for step in steps))
+        busiest = max(sum(dict(zip(steps, known)).get(step, 0.0) for step in chain) for chain in now)
+        if wanted != now and (busiest > SPLIT or len(wanted) < len(now)):
+            yield _chains_proposal(view, steps, wanted, busiest)
+
+
+def _chains_proposal(view: View, steps: Chain, wanted: tuple[Chain, ...], busiest: float) -> Proposal:
+    inside = frozenset(e.id for e in view.topology.edges if e.source in steps and e.target in steps)
+    joined = chained_edges(wanted, view.topology)
+    decision = Decision(
+        view.at_s,
+        "chain",
+        " → ".join(steps),
+        " ".join(f"[{' '.join(chain)}]" for chain in wanted),
+        f"no chain then uses more than {CEILING:.0%} of a core",
+        {"busiest": busiest},
+    )
+    return Proposal(decision, Change(joined=joined, parted=inside - joined))

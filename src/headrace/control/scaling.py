@@ -1,0 +1,103 @@
+"""Elastic scaling: the least parallelism whose predicted wait fits (thesis, Algorithms 7-8).
+
+Pure planning: when a plan may be carried out is the loop's business. Reactive by nature: a step in
+the load violates the bound until it has been answered.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from headrace.control.kingman import Station
+
+BOTTLENECK = 0.99
+"""Utilisation from which a step is a bottleneck; the thesis says close to 1, its prototype 0.99."""
+
+
+def bottlenecks(stations: Sequence[Station]) -> tuple[Station, ...]:
+    return tuple(station for station in stations if station.peak_utilisation >= BOTTLENECK)
+
+
+def resolve(station: Station) -> int:
+    """``min(p_max, ⌈2 p max(1, ρ)⌉)``: about half utilised afterwards.
+
+    A last resort, since waits behind a bottleneck say nothing about what is needed.
+    """
+    return min(station.most, math.ceil(2 * station.parallelism * max(1.0, station.peak_utilisation) - 1e-9))
+
+
+def rebalance(stations: Sequence[Station], queueing_ms: float, floors: Sequence[int]) -> tuple[int, ...]:
+    """The least total parallelism with ``Σ W_i(p_i) ≤ queueing_ms`` (Algorithm 7).
+
+    Where even all at their most do not suffice, all at their most. Greedy by the largest gain, which
+    is optimal as each wait is convex in its parallelism; among equal gains the first station.
+    """
+    most = tuple(station.most for station in stations)
+    if _total_ms(stations, most) > queueing_ms:
+        return most
+    plan = list(floors)
+    gains = [(_gain_ms(station, p), i) for i, (station, p) in enumerate(zip(stations, plan)) if p < station.most]
+    heapq.heapify(gains)
+    while _total_ms(stations, plan) > queueing_ms:
+        _, i = heapq.heappop(gains)
+        plan[i] += 1
+        if plan[i] < stations[i].most:
+            heapq.heappush(gains, (_gain_ms(stations[i], plan[i]), i))
+    return tuple(plan)
+
+
+def _total_ms(stations: Sequence[Station], plan: Sequence[int]) -> float:
+    return math.fsum(station.wait_ms(p) for station, p in zip(stations, plan))
+
+
+def _gain_ms(station: Station, parallelism: int) -> float:
+    now_ms = station.wait_ms(parallelism)
+    return -math.inf if now_ms == math.inf else station.wait_ms(parallelism + 1) - now_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What one constraint asks of scaling: the stations of its path and the wait they may cost.
+
+    Not ``enforceable``: the rest of the path uses up the bound, and the wait is a fallback.
+    """
+
+    constraint: str
+    stations: tuple[Station, ...]
+    queueing_ms: float
+    enforceable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Wanted parallelism per station, with the constraint and the rule it comes from."""
+
+    parallelism: Mapping[str, int]
+    reasons: Mapping[str, str]
+
+
+def scale_reactively(wishes: Sequence[Wish]) -> Plan:
+    """One plan for all constraints, in their order (Algorithm 8). Stations not in it stay as they are.
+
+    Optimal for constraints that share no step; otherwise a heuristic in which a later constraint
+    never lowers what an earlier one chose.
+    """
+    plan: dict[str, int] = {}
+    reasons: dict[str, str] = {}
+    for wish in wishes:
+        blocked = bottlenecks(wish.stations)
+        if blocked:
+            for station in blocked:
+                wanted = max(plan.get(station.name, 0), resolve(station))
+                plan[station.name] = wanted
+                reasons[station.name] = f"bottleneck on {wish.constraint}: utilisation {station.peak_utilisation:.2f}"
+            continue
+        floors = [max(station.floor(), plan.get(station.name, 0)) for station in wish.stations]
+        for station, wanted in zip(wish.stations, rebalance(wish.stations, wish.queueing_ms, floors)):
+            if wanted > plan.get(station.name, 0):
+                plan[station.name] = wanted
+                reasons[station.name] = f"{wish.constraint} leaves {wish.queueing_ms:.3g} ms for queues"
+    return Plan(plan, reasons)

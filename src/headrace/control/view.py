@@ -1,0 +1,91 @@
+"""What the controller sees in one cycle, before it decides anything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from headrace.control.chaining import Chain, chains_on
+from headrace.control.constraints import Path, steps_of
+from headrace.control.kingman import Station, fit_of, kingman_ms
+from headrace.control.settings import Job, Settings
+from headrace.control.standing import Standing
+from headrace.control.topology import Topology
+from headrace.measure.report import ChannelId, ChannelReport, Report
+from headrace.measure.summary import Summary
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """One cycle's input: the reports that came, and the parallelism that is really there.
+
+    A trace of these replays to the same decisions.
+    """
+
+    at_s: float
+    reports: tuple[Report, ...]
+    parallelism: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The job as it is now.
+
+    ``summary`` is of the newest reports, ``pooled`` of all in the span since the job last changed
+    its shape: deadlines follow the first, parallelism the second, which is less noisy. ``since`` has
+    the settings version that last changed each channel.
+    """
+
+    job: Job
+    cycle: int
+    at_s: float
+    topology: Topology
+    settings: Settings
+    summary: Summary
+    pooled: Summary
+    standings: tuple[Standing, ...]
+    since: Mapping[ChannelId, int]
+
+    def channel(self, id: ChannelId) -> ChannelReport | None:
+        """A channel's report, unless it is older than the channel's last change."""
+        if self.summary.versions.get(id, -1) < self.since.get(id, 0):
+            return None
+        return self.summary.channels.get(id)
+
+    def silent(self, path: Path) -> tuple[str, ...]:
+        """Steps on the path of which some subtask has sent no report."""
+        return tuple(
+            step
+            for step in steps_of(path)
+            if any(id not in self.summary.subtasks for id in self.topology.subtasks(step))
+        )
+
+    def stations(self, path: Path) -> tuple[Station, ...] | None:
+        """The path's queues with their servers, one per chain; None while one is unknown."""
+        found = [self._station(chain) for chain in chains_on(path, self.settings.chained, self.topology)]
+        known = [station for station in found if station is not None]
+        return tuple(known) if len(known) == len(found) else None
+
+    def _station(self, chain: Chain) -> Station | None:
+        """A chain as one server: what its steps cost per arrival at the first of them."""
+        steps = [self.pooled.step(name) for name in chain]
+        head, first = self.topology.by_name[chain[0]], steps[0]
+        peaks = [self.summary.step(name).peak_utilisation for name in chain]
+        if first.peak_utilisation == 0:  # known to be idle, so that its parallelism may fall
+            return Station(head.name, head.parallelism, head.least, head.most, 0.0, 1.0, 0.0, 0.0, 0.0)
+        if None in (first.gap_ms, first.gap_variation, first.service_ms, first.queue_ms, first.peak_utilisation):
+            return None
+        assert first.gap_ms and first.gap_variation is not None and first.queue_ms is not None
+        service_ms = variance = 0.0
+        for step in steps:
+            if step.gap_ms and step.service_ms is not None:
+                calls = first.gap_ms / step.gap_ms
+                service_ms += calls * step.service_ms
+                variance += calls * ((step.service_variation or 0.0) * step.service_ms) ** 2
+        variation = variance**0.5 / service_ms if service_ms else 0.0
+        predicted_ms = kingman_ms(service_ms, first.gap_ms, first.gap_variation, variation)
+        fit = fit_of(first.queue_ms, predicted_ms, self.job.policy.fit_limits)
+        return Station(
+            head.name, head.parallelism, head.least, head.most, service_ms, first.gap_ms,
+            first.gap_variation, variation, sum(peak or 0.0 for peak in peaks), fit,
+        )  # fmt: skip

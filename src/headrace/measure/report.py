@@ -1,0 +1,100 @@
+"""What one worker tells the driver once per interval, as values.
+
+A *customer* is what a subtask takes from its input queue at once: a buffer in Headrace, an item in
+the thesis. Service times, gaps and queue waits must count the same customers; utilisation is then
+the same for either.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headrace.measure.moments import Moments
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class SubtaskId:
+    step: str
+    index: int
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ChannelId:
+    """One sender's way to one receiver along an edge: where buffers are first in, first out."""
+
+    edge: int
+    sender: int
+    receiver: int
+
+
+@dataclass(frozen=True, slots=True)
+class SubtaskReport:
+    """One step in one subtask. None where nothing was sampled.
+
+    ``latency_ms``: read-ready or read-write, as the step declares. ``service_ms``, ``gap_ms`` (time
+    between arrivals at the input queue) and ``queue_ms`` are over all inputs of the subtask.
+    ``ages_ms`` are sampled times since records were due at their source.
+    """
+
+    id: SubtaskId
+    items: int
+    latency_ms: Moments | None = None
+    service_ms: Moments | None = None
+    gap_ms: Moments | None = None
+    queue_ms: Moments | None = None
+    ages_ms: tuple[float, ...] = ()
+
+    @property
+    def utilisation(self) -> float | None:
+        """Share of time spent working, above 1 while a queue grows; 0 if it is known to be idle."""
+        if not self.items:
+            return 0.0
+        if self.service_ms is None or self.gap_ms is None or not self.gap_ms.mean:
+            return None
+        return self.service_ms.mean / self.gap_ms.mean
+
+    @property
+    def arrivals_per_ms(self) -> float | None:
+        if not self.items:
+            return 0.0
+        return 1 / self.gap_ms.mean if self.gap_ms is not None and self.gap_ms.mean else None
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelReport:
+    """One channel, measured by its receiver: where items spent their time on it.
+
+    ``wait_ms`` is an item's time in the open buffer (the thesis's output batch latency), and
+    ``lifetime_ms`` a buffer's, from its first item to the cut; never from cut to cut, which would
+    show a wait on channels where nothing waits.
+    """
+
+    id: ChannelId
+    items: int
+    buffers: int
+    wait_ms: Moments | None = None
+    lifetime_ms: Moments | None = None
+    transfer_ms: Moments | None = None
+    queue_ms: Moments | None = None
+
+    @property
+    def latency_ms(self) -> float | None:
+        """Leaving the sender's code → entering the receiver's: wait, transfer and queue."""
+        if self.wait_ms is None or self.transfer_ms is None or self.queue_ms is None:
+            return None
+        return self.wait_ms.mean + self.transfer_ms.mean + self.queue_ms.mean
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All that a worker measured in the interval that ended at ``at_s``.
+
+    ``version`` names the settings that were in force during all of it, so that no decision is made
+    from measurements older than the change before.
+    """
+
+    worker: str
+    at_s: float
+    version: int
+    subtasks: tuple[SubtaskReport, ...] = ()
+    channels: tuple[ChannelReport, ...] = ()

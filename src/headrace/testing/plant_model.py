@@ -1,0 +1,87 @@
+"""What the simulated plant is made of: costs of steps and edges, loads, epochs, faults."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.testing.loads import Load
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class StepModel:
+    """Service time per item with its coefficient of variation (0 fixed, 1 exponential).
+
+    ``selectivity`` is the share of items passed on. A step with ``window_ms`` emits one item at the
+    end of each window in which it got any. ``drift_per_s`` makes items dearer as time goes by.
+    """
+
+    service_ms: float = 1.0
+    variation: float = 1.0
+    selectivity: float = 1.0
+    window_ms: float | None = None
+    drift_per_s: float = 0.0
+
+    def draw_s(self, n: int, at_s: float, random: np.random.Generator) -> Floats:
+        mean_s = self.service_ms / 1000 * (1 + self.drift_per_s * at_s)
+        if not self.variation:
+            return np.full(n, mean_s)
+        shape = 1 / self.variation**2
+        return random.gamma(shape, mean_s / shape, n)
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeModel:
+    """``buffer_ms`` is what a receiver pays per buffer, whatever is in it: the cost that batching saves."""
+
+    transfer_ms: float = 0.2
+    item_bytes: int = 128
+    buffer_ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """Shares of reports that never come, or come one interval late."""
+
+    lost_share: float = 0.0
+    late_share: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class PlantModel:
+    """The whole plant; what is not named has the defaults.
+
+    ``regular`` arrivals are evenly spaced, otherwise Poisson. ``deadline_ms`` holds for channels
+    without a setting: 0 ships at once, infinity leaves cutting to the size. A change of parallelism
+    takes ``scale_cycles`` intervals. Between epochs sources pause for ``gap_s``.
+    """
+
+    loads: Mapping[str, Load]
+    steps: Mapping[str, StepModel] = field(default_factory=dict)
+    edges: Mapping[int, EdgeModel] = field(default_factory=dict)
+    regular: bool = False
+    deadline_ms: float = 0.0
+    buffer_bytes: int = 32_768
+    scale_cycles: int = 0
+    sample_share: float = 1.0
+    epoch_s: float | None = None
+    gap_s: float = 0.4
+    faults: Faults = field(default_factory=Faults)
+
+    def step(self, name: str) -> StepModel:
+        return self.steps.get(name, StepModel())
+
+    def edge(self, id: int) -> EdgeModel:
+        return self.edges.get(id, EdgeModel())
+
+    def emissions_s(self, due_s: Floats) -> Floats:
+        """When records that are due are really read: at once, or after the gap between two epochs."""
+        if self.epoch_s is None:
+            return due_s
+        into_s = np.mod(due_s, self.epoch_s)
+        return np.where((into_s < self.gap_s) & (due_s >= self.epoch_s), due_s - into_s + self.gap_s, due_s)
