@@ -12,7 +12,7 @@ import pytest
 
 import headrace as hr
 from headrace.connect.callback import callback
-from headrace.errors import GraphError
+from headrace.errors import DataError, GraphError
 from headrace.graph.render import render
 from headrace.graph.stages import lay_out
 from headrace.graph.validate import validate
@@ -150,9 +150,38 @@ def test_coverage_is_told_and_kept(engine: str) -> None:
             assert (row["n"], row["total"]) == (n, total)
 
 
+# scalla fact 17: if the no-spill rule holds, nothing is written, and every frequent key is found, well covered
+def test_frequent_keys_are_found_without_disk(to_disk: list[int]) -> None:
+    least, share = 250, 0.7
+    job = job_of(hr.whole_input(), memory="400 KB", coverage=share, at_least={"n": least}, expect=N)
+    rows = run_local(job)["out"]
+    truth = {key: n for key, (n, _) in reference().items()}
+    frequent = {key for key, n in truth.items() if n >= least}
+    assert len(frequent) >= 4 and not to_disk
+    found = {row["k"]: row for row in rows}
+    assert len(found) == len(rows) and frequent <= set(found)
+    for key, row in found.items():
+        assert share * least <= row["n"] <= truth[key], "what is reported is almost as frequent, and never too high"
+        assert row["coverage"] >= share, "of the records so far, if the answer was early"
+
+
+def test_more_records_than_expected_stop_the_job() -> None:
+    with pytest.raises(DataError, match=f"expect={N // 20}"):
+        run_local(job_of(hr.whole_input(), memory="400 KB", coverage=0.5, at_least={"n": 400}, expect=N // 20))
+
+
+def test_where_memory_is_too_small_for_that_disk_is_used_and_nothing_is_missed(to_disk: list[int]) -> None:
+    rows = run_local(job_of(hr.whole_input(), memory="250 KB", coverage=0.95, at_least={"n": 60}, expect=N))["out"]
+    truth = {key: n for key, (n, _) in reference().items()}
+    assert sum(to_disk) > 1000
+    assert {key for key, n in truth.items() if n >= 60} <= {row["k"] for row in rows}
+    assert len({row["k"] for row in rows}) == len(rows)
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
+        ({"window": hr.whole_input(), "memory": "1 MB", "expect": 100}, ["expect=", "coverage=", "at_least="]),
         ({"window": None, "memory": "1 MB"}, ["memory=", "whole_input"]),
         ({"window": hr.session("1 s"), "memory": "1 MB"}, ["memory=", "session"]),
         ({"window": hr.whole_input(), "coverage": 0.9}, ["memory="]),

@@ -132,6 +132,7 @@ class KeyedStream:
         memory: str | int | None = None,
         coverage: float | None = None,
         at_least: Mapping[str, float] | None = None,
+        expect: int | None = None,
         latency: Literal["read-ready", "read-write"] = "read-ready",
         parallelism: ParallelismLike | None = None,
         on_error: OnError | None = None,
@@ -146,7 +147,10 @@ class KeyedStream:
         ``engine`` (``docs/how-it-works.md``), and answers stay exact. With ``coverage=0.9`` a key whose
         state has seen at least that share of its records is not looked up on disk; a column ``coverage``
         says how much it has seen. ``at_least={"n": 50}`` emits only keys that reach this, as soon as they
-        do, each once.
+        do, each once. With both, and ``expect`` as the largest number of records there can be, nothing is
+        written to disk at all if memory suffices to cover every key that frequent: counts are then too low
+        by at most the share that ``coverage`` leaves, no frequent key is missed, and a few that are almost
+        as frequent may be among the answers.
         """
         name = name or self.job.auto_name("reduce", self.name)
         if not reducers:
@@ -173,6 +177,7 @@ class KeyedStream:
                 coverage,
                 options,
                 _threshold(name, at_least),
+                expect,
             )
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from headrace.errors import GraphError
 from headrace.graph.nodes import ReduceNode
+from headrace.graph.reducers import Aggregate
 from headrace.graph.windows import TimeWindow, WholeInput
 
 COVERING = ("dinc", "dinc-space-saving")
@@ -15,6 +16,8 @@ def check_memory(node: ReduceNode) -> None:
     where = f"step {node.name!r}"
     if node.coverage is not None:
         _check_coverage(node, where)
+    if node.expect is not None:
+        _check_expect(node, where)
     if node.memory_bytes is None:
         return
     if not isinstance(node.window, (TimeWindow, WholeInput)) or node.window.versioned:
@@ -54,4 +57,15 @@ def _check_coverage(node: ReduceNode, where: str) -> None:
         raise GraphError(
             f"{where}: engine={node.engine!r} cannot tell which share of a key's records it has seen; "
             f"use engine='dinc' or 'dinc-space-saving', or leave out coverage="
+        )
+
+
+def _check_expect(node: ReduceNode, where: str) -> None:
+    counts = [name for name, reducer in node.reducers if isinstance(reducer, Aggregate) and reducer.kind == "count"]
+    if node.expect is None or node.expect < 1:
+        raise GraphError(f"{where}: expect is the largest number of records there can be, not {node.expect!r}")
+    if node.coverage is None or node.at_least is None or node.at_least[0] not in counts:
+        raise GraphError(
+            f"{where}: expect= is for asking only for frequent keys: give coverage= and at_least= on a count too, "
+            f"such as coverage=0.9, at_least={{'n': 1000}}"
         )

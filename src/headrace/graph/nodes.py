@@ -79,6 +79,7 @@ class ReduceNode:
     coverage: float | None = None
     options: StepOptions = StepOptions()
     at_least: tuple[str, float] | None = None
+    expect: int | None = None
 
     @property
     def mergeable(self) -> bool:

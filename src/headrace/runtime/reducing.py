@@ -18,7 +18,7 @@ from headrace.runtime.batch import Batch
 from headrace.runtime.operators import Operator
 from headrace.runtime.usercode import Guard
 from headrace.state.aggregates import accumulator
-from headrace.state.bounded import Bound, BoundedTable, Parts
+from headrace.state.bounded import Bound, BoundedTable, Frequent, Parts
 from headrace.state.changes import Store
 from headrace.state.diskrows import spill_home
 from headrace.state.grouping import Rows, check_key_type, group
@@ -27,6 +27,9 @@ from headrace.state.panes import PaneStates, Unbounded
 from headrace.state.policies import INC, Policy
 from headrace.state.table import GroupTable, Partials
 from headrace.state.userstates import UserState
+
+Shares = npt.NDArray[np.float64]
+"""At least which share of its key's records each row has seen."""
 
 
 def make_table(
@@ -115,17 +118,17 @@ class Reduce(Operator):
         self.table.mark(rows)
         return rows
 
-    def final_rows(self, table: GroupTable, rows: Rows) -> Rows:
-        """Of rows whose window has ended, those to be emitted: not emitted before, and large enough."""
-        if not self.early:
-            return rows
-        wanted = table.extras["early"][rows] == 0
-        if self.node.at_least is not None:
-            wanted &= self._reached(table, rows)
-        final: Rows = rows[wanted]
-        return final
+    def final(self, table: GroupTable, rows: Rows, shares: Shares | None = None) -> npt.NDArray[np.bool_]:
+        """Which rows whose window has ended are to be emitted: not emitted before, and large enough.
 
-    def _reached(self, table: GroupTable, rows: Rows) -> npt.NDArray[np.bool_]:
+        Where only a share of a key's records was seen, it is large enough if it might be: none is missed.
+        """
+        if not self.early:
+            return np.ones(len(rows), bool)
+        wanted: npt.NDArray[np.bool_] = table.extras["early"][rows] == 0
+        return wanted & self._reached(table, rows, shares) if self.node.at_least is not None else wanted
+
+    def _reached(self, table: GroupTable, rows: Rows, shares: Shares | None = None) -> npt.NDArray[np.bool_]:
         """Which rows have reached ``at_least``."""
         if self.node.at_least is None:
             return np.zeros(len(rows), bool)
@@ -133,10 +136,8 @@ class Reduce(Operator):
         at = [reducer for reducer, _ in self.node.reducers].index(name)
         reached: npt.NDArray[np.bool_] = np.zeros(len(rows), bool)
         if len(rows):
-            values = table.accumulators[at].finalize(rows)
-            reached = pc.fill_null(pc.greater_equal(values.cast(pa.float64()), least), False).to_numpy(
-                zero_copy_only=False
-            )
+            values = pc.fill_null(table.accumulators[at].finalize(rows).cast(pa.float64()), -np.inf)
+            reached = values.to_numpy(zero_copy_only=False) >= least * (1.0 if shares is None else shares)
         return reached
 
     def new_table(self, slots: int | None = None, policy: Policy = INC) -> GroupTable:
@@ -153,7 +154,10 @@ class Reduce(Operator):
         engine, _ = engine_of(node)
         spill = self._place.spill or spill_home()
         windowed = isinstance(node.window, TimeWindow)
-        bound = Bound(node.memory_bytes, engine, spill, self._place.slices, windowed=windowed)
+        frequent = None
+        if node.expect is not None and node.at_least is not None and node.coverage is not None:
+            frequent = Frequent(node.at_least[1], node.expect, node.coverage)
+        bound = Bound(node.memory_bytes, engine, spill, self._place.slices, windowed=windowed, frequent=frequent)
         parts = Parts(self.new_table, self._new_partials)
         return MrHash(parts, bound, self._schema, node.keys) if engine == "mr" else BoundedTable(parts, bound)
 
@@ -216,7 +220,7 @@ class WholeInputReduce(Reduce):
             return
         covered = None
         if self.node.coverage is not None and isinstance(self.states, BoundedTable):
-            covered, shares = self.states.covered(self.node.coverage)
+            covered, shares = self.states.covered(0.0 if self.states.lossy else self.node.coverage)
             self._emit_last(self.table, covered, shares)
         for table, rows in self.states.settled([0], without=covered):
             self._emit_last(table, rows, np.ones(len(rows)))
@@ -231,13 +235,14 @@ class WholeInputReduce(Reduce):
             at_us = max(at_us, self.watermark_us)
             self.emit(Batch(self.results(rows, self._coverage(shares)), np.full(len(rows), at_us), born_us))
 
-    def _emit_last(self, table: GroupTable, rows: Rows, shares: npt.NDArray[np.float64]) -> None:
-        wanted = self.final_rows(table, rows)
-        if len(wanted):
-            middle = self._coverage(shares[np.isin(rows, wanted)])
-            self.emit(Batch(self.results(wanted, middle, table), np.full(len(wanted), FOREVER_US - 1), 0))
+    def _emit_last(self, table: GroupTable, rows: Rows, shares: Shares) -> None:
+        wanted = self.final(table, rows, shares)
+        rows, shares = rows[wanted], shares[wanted]
+        if len(rows):
+            results = self.results(rows, self._coverage(shares), table)
+            self.emit(Batch(results, np.full(len(rows), FOREVER_US - 1), 0))
 
-    def _coverage(self, shares: npt.NDArray[np.float64]) -> list[pa.Array]:
+    def _coverage(self, shares: Shares) -> list[pa.Array]:
         return [pa.array(shares)] if self.node.coverage is not None else []
 
 

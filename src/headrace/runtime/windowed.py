@@ -128,7 +128,7 @@ class PanedReduce(Reduce):
         late = self._rest.rows_of(end)
         rest = self._rest.export(late) if len(late) else None
         for table, rows in self.states.settled(range(first, last), rest):
-            self._emit_window(table, self.final_rows(table, rows), end)
+            self._emit_window(table, rows[self.final(table, rows)], end)
         self._rest.drop(late)
 
     def _emit_window(self, table: GroupTable, rows: Rows, end: int) -> None:
@@ -216,7 +216,7 @@ class DirectReduce(Reduce):
             if end > watermark_us:
                 break
             for table, rows in self.states.settled([end]):
-                wanted = self.final_rows(table, rows)
+                wanted = rows[self.final(table, rows)]
                 if self._window.versioned:
                     wanted = wanted[table.extras["version"][wanted] == 0]
                     table.extras["on_time"][wanted] = table.extras["records"][wanted]

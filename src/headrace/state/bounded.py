@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from headrace.errors import DataError
 from headrace.state.buckets import bucket_of
 from headrace.state.changes import Store
 from headrace.state.choosing import Choice, Chooser
@@ -46,6 +47,19 @@ _RELIEF = 8
 
 
 @dataclass(frozen=True, slots=True)
+class Frequent:
+    """Only keys with at least ``least`` of at most ``most_records`` records are asked for, ``coverage`` of them."""
+
+    least: float
+    most_records: int
+    coverage: float
+
+    def needs_no_disk(self, slots: int) -> bool:
+        """The no-spill rule: every such key is resident, and well enough covered (SCALLA 2.7)."""
+        return 1 - self.most_records / (slots + 1) / self.least >= self.coverage
+
+
+@dataclass(frozen=True, slots=True)
 class Bound:
     """How much memory a reduce may use in a subtask, and who stays in it.
 
@@ -62,6 +76,7 @@ class Bound:
     buckets: int | None = None
     level: int = 0
     windowed: bool = False
+    frequent: Frequent | None = None
 
     @property
     def bucket_count(self) -> int:
@@ -92,6 +107,7 @@ class BoundedTable:
         self._chooser = Chooser(slots, windowed=bound.windowed) if auto else None
         self._dice = np.random.default_rng(0)
         self._left_out = np.zeros(0, bool)
+        self.lossy = bound.frequent is not None and bound.frequent.needs_no_disk(slots)
         self._partials = parts.partials()
         buffer_bytes = max(_PAGE_BYTES, int(bound.memory_bytes * _BUFFER_SHARE))
         self.disk = DiskRows(self.table.partial_schema, self._buckets_of, bound.directory, buffer_bytes)
@@ -139,7 +155,7 @@ class BoundedTable:
     def covered(self, share: float) -> tuple[Rows, npt.NDArray[np.float64]]:
         """Rows that have seen at least this share of their key's records, and which share each has (SCALLA 2.7)."""
         rows = self.table.all_rows()
-        if not self.disk.panes():
+        if not self.disk.panes() and not self.lossy:
             return rows, np.ones(len(rows))
         coverage = self.table.index.coverage_of(rows)
         return rows[coverage >= share], coverage[coverage >= share]
@@ -226,12 +242,23 @@ class BoundedTable:
         self.table.drop(leaving)
 
     def _to_disk(self, partial: pa.RecordBatch) -> None:
+        if self.lossy:
+            self._check_expected()
+            return
         n_keys = len(self.table.key_fields)
         columns = partial.columns
         missing = len(self.table.partial_schema) - len(columns)
         columns += [pa.array(np.zeros(partial.num_rows, np.int64))] * missing
         rows = pa.RecordBatch.from_arrays(columns, schema=self.table.partial_schema)
         self.disk.add(rows, slices_of(rows.columns[1 : 1 + n_keys], self.bound.slices))
+
+    def _check_expected(self) -> None:
+        frequent, tuples = self.bound.frequent, self.table.index.figures.tuples
+        if frequent is not None and tuples > frequent.most_records:
+            raise DataError(
+                f"more records came than expect={frequent.most_records}, on which it relied that nothing has to be "
+                f"written to disk; expect more, or leave out expect="
+            )
 
     def _buckets_of(self, rows: pa.RecordBatch) -> Buckets:
         return self._buckets_of_keys(rows.columns[1 : 1 + len(self.table.key_fields)])
