@@ -158,3 +158,18 @@ def test_a_users_session_is_checked_for_what_it_lacks(tmp_path: Any) -> None:
     assert "spark.shuffle.streaming.networkBufferMaxWaitTimeMs = 1" in done.stdout, done.stderr[-2000:]
     assert "spark.python.unix.domain.socket.enabled = true" in done.stdout
     assert "BATCH [(0, 50), (1, 50)]" in done.stdout
+
+
+# scalla fact 39, on Spark: state beyond memory, a killed worker, and the engine's choice in the journal
+def test_state_beyond_memory_survives_a_killed_worker(spark: Any, tmp_path: Any) -> None:
+    job = hr.Job("bounded")
+    source = hr.generate(lambda n: {"k": (n * 7919) % 6000}, rate="6000/s", total=60_000)
+    counted = job.source("items", source).key_by("k").window(hr.whole_input())
+    counted.reduce(name="n", n=hr.count(), memory="300 KB").sink("out", hr.collect())
+    run = hr.start(job, spark=spark, checkpoint=tmp_path, epoch="3 s", chunk="500 ms")
+    _until(lambda: run.status().committed_epochs >= 1 and len(run.worker_pids()) == 4)
+    os.kill(run.worker_pids()[-1], signal.SIGKILL)
+    run.wait()
+    assert run.status().restarts == 1
+    assert {row["k"]: row["n"] for row in run.rows("out")} == dict.fromkeys(range(6000), 10)
+    assert any(event.what == "engine" and "step 'n'" in event.detail for event in run.decisions())

@@ -20,6 +20,7 @@ from headrace.runtime.usercode import Guard
 from headrace.state.aggregates import accumulator
 from headrace.state.bounded import Bound, BoundedTable, Frequent, Parts
 from headrace.state.changes import Store
+from headrace.state.choosing import Choice
 from headrace.state.diskrows import spill_home
 from headrace.state.grouping import Rows, check_key_type, group
 from headrace.state.mrhash import MrHash
@@ -96,6 +97,11 @@ class Reduce(Operator):
 
     def close(self) -> None:
         self.states.close()
+
+    @property
+    def choice(self) -> Choice | None:
+        """The hash engine in use and why, if there is a memory bound."""
+        return self.states.choice if isinstance(self.states, BoundedTable) else None
 
     def key_columns(self, records: pa.RecordBatch) -> list[pa.Array]:
         return [records.column(key) for key in self.node.keys]

@@ -371,6 +371,11 @@ class Subtask:
                 "cpu_s": cpu.user + cpu.system,
                 "rss_bytes": self._process.memory_info().rss,
                 "exhausted": bool(self._sources) and self.exhausted,
+                "engines": {
+                    operator.name: [operator.choice.engine, operator.choice.reason]
+                    for operator in self._operators.values()
+                    if isinstance(operator, Reduce) and operator.choice is not None
+                },
             },
         )
 

@@ -83,6 +83,7 @@ class Run:
         self._failures: list[dict[str, Any]] = []
         self._workers: dict[bytes, tuple[Place, WorkerProcess]] = {}
         self._hung: list[WorkerProcess] = []
+        self._engines: dict[tuple[str, int], str] = {}
         self._events: list[Event] = []
         self._counters: dict[str, int] = {}
         self._sealed: list[Manifest] = []
@@ -365,6 +366,7 @@ class Run:
                 case "report":
                     self._reports[body["stage"], body["index"]] = body
                     self._history.append(body)
+                    self._note_engines(body)
                 case "failed" if body["query"] == self._coordinator.query:
                     self._failures.append(body)
                 case "rows":
@@ -372,6 +374,16 @@ class Run:
                     if isinstance(node, SinkNode) and isinstance(node.sink, ConsoleSink):
                         node.sink.show(body["step"], body["rows"])
             return []
+
+    def _note_engines(self, report: dict[str, Any]) -> None:
+        """Journal which hash engine each subtask of a bounded reduce uses, whenever that changes."""
+        for step, (engine, reason) in report["engines"].items():
+            place = (step, report["index"])
+            if self._engines.get(place) != engine:
+                self._engines[place] = engine
+                detail = f"step {step!r}, subtask {report['index']}: {engine} ({reason})"
+                self._events.append(Event(time.time(), "engine", detail))
+                _log.info("engine: %s", detail)
 
     def _on_lost(self, sender: bytes) -> None:
         """A worker gives no sign of life: the attempt is over, unless its subtask's part in it is.
