@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,10 @@ from headrace.cli.loading import load_module
 from headrace.testing import run_local
 
 MODES = ("realtime", "microbatch", "batch")
-NAMES = ("click_count", "dead_letters", "hot_topics", "sessions", "word_count")
+NAMES = (
+    *("click_count", "dead_letters", "frequent_users", "hot_topics", "inverted_index", "sessions", "trigrams"),
+    *("windowed_words", "word_count"),
+)
 
 
 @pytest.fixture
@@ -69,6 +73,52 @@ def test_word_count(example, mode):
     counts = {row["key"]: row["value"] for row in rows}
     assert (counts["the"], counts["river"], counts["wheel"], counts["headrace"]) == (24, 6, 5, 1)
     assert len(counts) == len(rows)
+
+
+# scalla facts 1 and 40, by workload: every engine gives the answers of plain Python, in every mode
+@pytest.mark.parametrize("mode", MODES)
+def test_frequent_users(example, mode):
+    rows = run_local(example("frequent_users"), mode=mode)["out"]
+    chances = (n * 2_654_435_761 % 1_000_003 / 1_000_003 for n in range(100_000))
+    clicks = Counter(int(40_000 * chance**5) for chance in chances)
+    assert sorted(row["user"] for row in rows) == sorted(user for user, n in clicks.items() if n >= 50)
+    assert all(50 <= row["clicks"] <= clicks[row["user"]] for row in rows)
+
+
+def _mill(examples: Path) -> list[list[str]]:
+    lines = (examples / "data" / "mill.txt").read_text().splitlines()
+    return [[word.strip(".,;:!?'\"") for word in line.lower().split()] for line in lines]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_trigrams(example, mode, examples):
+    rows = run_local(example("trigrams"), mode=mode)["out"]
+    counts = Counter(" ".join(three) for line in _mill(examples) for three in zip(line, line[1:], line[2:]))
+    assert sorted(row["trigram"] for row in rows) == sorted(trigram for trigram, n in counts.items() if n >= 2)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_inverted_index(example, mode, examples):
+    rows = run_local(example("inverted_index"), mode=mode)["out"]
+    lines: dict[str, set[int]] = {}
+    for number, line in enumerate(_mill(examples), 1):
+        for word in line:
+            lines.setdefault(word, set()).add(number)
+    assert len(rows) == len(lines)
+    assert {row["word"]: set(row["lines"]) for row in rows} == lines
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_windowed_words(example, mode, examples):
+    rows = run_local(example("windowed_words"), mode=mode)["out"]
+    tweets = [json.loads(line) for line in (examples / "data" / "tweets.jsonl").read_text().splitlines()]
+    counts = Counter(
+        (tweet["ts"][:17] + ("00" if int(tweet["ts"][17:19]) < 30 else "30"), word.lower())
+        for tweet in tweets
+        for word in tweet["text"].split()
+    )
+    wanted = sorted(key for key, n in counts.items() if n >= 100)
+    assert sorted((row["window_start"].strftime("%Y-%m-%dT%H:%M:%S"), row["word"]) for row in rows) == wanted
 
 
 @pytest.mark.parametrize("mode", MODES)
