@@ -210,11 +210,16 @@ def test_changes_rebuild_the_state(
         if data.draw(st.booleans()):
             chunk()
     chunk()
-    again = states_of(directory, engine, SUM, slots=5, buckets=3)
-    for (name, slice), chain in chains.items():
-        image = merge_chain([c.puts for c in chain], [c.deletes for c in chain])
-        assert digest_of(image) == chain[-1].digest
-        again.stores()[name].load(slice, image, chain[-1].digest)
-    assert answers(again) == answers(states) == expected_sums(kept, kept)
-    states.close()
-    again.close()
+    before, expected = states, expected_sums(kept, kept)
+    for slots in (5, 2, 40):  # the same memory, less, and enough
+        states = states_of(directory, engine, SUM, slots=slots, buckets=3)
+        for name, store in states.stores().items():
+            for slice, chain in [(slice, chain) for (of, slice), chain in chains.items() if of == name]:
+                image = merge_chain([c.puts for c in chain], [c.deletes for c in chain])
+                assert digest_of(image) == chain[-1].digest
+                store.load(slice, image, chain[-1].digest)
+        assert answers(states) == answers(before) == expected
+        chunk()
+        before.close()
+        before = states
+    before.close()

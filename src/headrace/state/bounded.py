@@ -103,6 +103,7 @@ class BoundedTable:
         slots, self._turn_rows = rows_for(parts.table(1, widest), bound.memory_bytes)
         slots = bound.slots or slots
         self.table = parts.table(slots, INC if auto else widest)
+        self.table.overflow = self._to_disk
         self.choice = Choice("inc" if auto else bound.engine, "nothing was refused yet" if auto else "as asked")
         self._chooser = Chooser(slots, windowed=bound.windowed) if auto else None
         self._dice = np.random.default_rng(0)
@@ -113,7 +114,8 @@ class BoundedTable:
         self.disk = DiskRows(self.table.partial_schema, self._buckets_of, bound.directory, buffer_bytes)
 
     def stores(self) -> dict[str, Store]:
-        return {"": self.table, "disk": self.disk}
+        """To be loaded in this order: what finds no room in the table gets new identities on disk."""
+        return {"disk": self.disk, "": self.table}
 
     @property
     def nbytes(self) -> int:

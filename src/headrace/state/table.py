@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -69,6 +69,7 @@ class GroupTable:
         self.index = KeyIndex(keys, slots=slots, policy=policy)
         self._tracking = Tracking()
         self._capacity, self._most = 0, slots or 2**62
+        self.overflow: Callable[[pa.RecordBatch], None] = lambda partial: None
         self.combined_schema = pa.schema(
             [pa.field(PANE, pa.int64()), *keys, *(f for a in self._accumulators for f in a.fields)]
         )
@@ -212,15 +213,26 @@ class GroupTable:
         return self._tracking.dirty_rows * row_bytes + self._tracking.grave_bytes
 
     def load(self, slice: int, image: pa.RecordBatch, digest: Digest) -> None:
-        """Take over a slice's rows."""
+        """Take over a slice's rows; with fewer slots than rows, what has no room is handed to ``overflow``."""
         partial = image.drop_columns(list(ID_COLUMNS))
-        n_keys, n_extras = len(self.key_fields), len(self.extras)
         columns = partial.columns
-        rows = self.admit(columns[1 : 1 + n_keys], columns[0].to_numpy(zero_copy_only=False)).rows
-        self._merge(rows, columns[1 + n_keys : len(columns) - n_extras])
-        for name, column in zip(self.extras, columns[len(columns) - n_extras :]):
-            self.extras[name][rows] = column.to_numpy(zero_copy_only=False)
-        self._tracking.loaded(slice, digest, rows, row_stamps(image))
+        n_keys = len(self.key_fields)
+        admission = self.admit(columns[1 : 1 + n_keys], columns[0].to_numpy(zero_copy_only=False))
+        ids, stamps = (
+            (image.column(ID_COLUMNS[0]).to_numpy(), image.column(ID_COLUMNS[1]).to_numpy()),
+            row_stamps(image),
+        )
+        kept = admission.rows >= 0
+        rows, taken = admission.rows[kept], partial if kept.all() else partial.filter(pa.array(kept))
+        self.merge(rows, taken.columns[1 + n_keys :])
+        self._tracking.loaded(slice, digest, rows, (stamps[0][kept], stamps[1][kept]))
+        if not kept.all():
+            gone = ~kept
+            self._tracking.refuse(slice, (ids[0][gone], ids[1][gone]), (stamps[0][gone], stamps[1][gone]))
+            self.overflow(partial.filter(pa.array(gone)))
+        if len(admission.evicted):
+            self.overflow(self.export(admission.evicted))
+            self.release(admission.evicted)
 
     def _wipe(self, rows: Rows) -> None:
         self._tracking.bury(rows, self._ids)

@@ -76,6 +76,10 @@ class Tracking:
             self._graves.append((self.slice[stored], *ids_of(stored), *stamps))
         self.dirty[rows] = self._stored[rows] = False
 
+    def refuse(self, slice: int, ids: tuple[U64, U64], stamps: tuple[U64, U64]) -> None:
+        """Stored rows of a slice that find no room here: they are deleted with the next change."""
+        self._graves.append((np.full(len(ids[0]), slice, np.uint16), *ids, *stamps))
+
     def changes(self, puts_of: Callable[[Rows], pa.RecordBatch]) -> list[Change]:
         """What changed per slice since the last call; ``puts_of`` exports rows with their identities."""
         rows = np.flatnonzero(self.dirty)
