@@ -62,8 +62,9 @@ def to_disk(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 # scalla facts 1 and 40: the same functions, in batch and streaming mode, in any engine, equal the reference
-@pytest.mark.parametrize("mode", ["realtime", "microbatch", "batch"])
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    ("engine", "mode"), [*((engine, "realtime") for engine in ENGINES), ("auto", "microbatch"), ("auto", "batch")]
+)
 def test_every_engine_in_every_mode(engine: str, mode: str, to_disk: list[int]) -> None:
     rows = run_local(job_of(hr.whole_input(), engine=engine, memory="400 KB"), mode=mode)["out"]
     assert sum(to_disk) > 1000
