@@ -86,6 +86,7 @@ class BoundedTable:
         self._partials = parts.partials()
         buffer_bytes = max(_PAGE_BYTES, int(bound.memory_bytes * _BUFFER_SHARE))
         self.disk = DiskRows(self.table.partial_schema, self._buckets_of, bound.directory, buffer_bytes)
+        self._below_bytes = 0
 
     def stores(self) -> dict[str, Store]:
         return {"": self.table, "disk": self.disk}
@@ -94,6 +95,11 @@ class BoundedTable:
     def nbytes(self) -> int:
         """All memory held now."""
         return self.table.nbytes + self.disk.nbytes
+
+    @property
+    def spill_bytes(self) -> int:
+        """Written to disk so far, at all levels."""
+        return self.disk.written_bytes + self._below_bytes
 
     def absorb(self, batch: pa.RecordBatch, key_columns: list[pa.Array], panes: Rows | int, times: Rows) -> Rows:
         """Add records; returns each record's row in the table, -1 if it went to disk."""
@@ -218,6 +224,7 @@ class BoundedTable:
                 small.absorb_partial(at_pane_zero(rest))
             yield from small.settled([0])
         finally:
+            self._below_bytes += small.spill_bytes
             small.close()
 
 
@@ -230,3 +237,9 @@ def rows_for(table: GroupTable, memory_bytes: int) -> tuple[int, int]:
     rows = int(room / table.row_bytes)
     turn = min(max(rows // 8, _LEAST_TURN), _MOST_TURN)
     return max(rows - turn, 1), turn
+
+
+def memory_for(table: GroupTable, keys: int) -> int:
+    """About the least memory in which so many keys fit; the reverse of ``rows_for``."""
+    rows = keys + min(max(-(-keys // 7), _LEAST_TURN), _MOST_TURN)
+    return int((rows + 1) * table.row_bytes / (_TABLE_SHARE * (0.5 if table.varies else 1.0)))
