@@ -37,8 +37,12 @@ _LEAST_TURN, _MOST_TURN = 16, 8192
 """Records offered at once: what a policy pushes out during a turn stays in memory until its end."""
 _TABLE_SHARE, _BUFFER_SHARE, _SETTLING_SHARE = 0.6, 0.1, 0.25
 """Of the memory bound; the rest is for the turn's own arrays."""
-_BUCKETS = 64
+_FEWEST_BUCKETS, _MOST_BUCKETS = 16, 64
 _PAGE_BYTES = 4096
+_APPEND_BYTES = 1024
+"""A bucket's part of a full buffer; shorter appends cost more than the recursion that they save."""
+_STATES_PER_BYTE = 4
+"""A row takes about three times as much in a table as on disk, and buckets differ in size."""
 _RELIEF = 8
 """One of so many rows leaves when states that grow have filled their room."""
 
@@ -48,7 +52,7 @@ class Bound:
     """How much memory a reduce may use in a subtask, and who stays in it.
 
     ``slots`` and ``buckets`` are chosen from ``memory_bytes`` unless given. ``level`` is the depth of
-    recursion: each has a hash function of its own.
+    recursion: each has a hash function of its own, and knows the ``bucket_bytes`` of the bucket above.
     """
 
     memory_bytes: int
@@ -58,12 +62,17 @@ class Bound:
     slots: int | None = None
     buckets: int | None = None
     level: int = 0
+    bucket_bytes: int | None = None
 
     @property
     def bucket_count(self) -> int:
-        """Many buckets mean little recursion; but a buffer's share of one should fill a page."""
-        most = max(2, int(self.memory_bytes * _BUFFER_SHARE) // _PAGE_BYTES)
-        return self.buckets or min(_BUCKETS, most)
+        """Just enough where it is known how much comes; else many, but not too short to append to."""
+        if self.buckets:
+            return self.buckets
+        if self.bucket_bytes is not None:
+            return min(max(2, _STATES_PER_BYTE * self.bucket_bytes // self.memory_bytes), _MOST_BUCKETS)
+        wanted = int(self.memory_bytes * _BUFFER_SHARE) // _APPEND_BYTES
+        return min(max(_FEWEST_BUCKETS, wanted), _MOST_BUCKETS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +221,14 @@ class BoundedTable:
         """One bucket's keys in a table of the next level."""
         share = _SETTLING_SHARE if self.bound.level == 0 else 1.0
         memory_bytes = int(self.bound.memory_bytes * share)
-        bound = replace(self.bound, memory_bytes=memory_bytes, engine="inc", level=self.bound.level + 1)
+        bucket_bytes = sum(self.disk.size_of(pane, bucket) for pane in panes)
+        bound = replace(
+            self.bound,
+            memory_bytes=memory_bytes,
+            engine="inc",
+            level=self.bound.level + 1,
+            bucket_bytes=bucket_bytes,
+        )
         small = BoundedTable(self._parts, bound)
         try:
             for start in range(0, len(resident), self._turn_rows):

@@ -113,14 +113,19 @@ class DiskRows:
         return self._sizes.get((pane, bucket), 0)
 
     def read(self, pane: int, bucket: int) -> Iterator[pa.RecordBatch]:
-        """A bucket's rows in the order in which they came, block by block."""
+        """A bucket's rows in the order in which they came, some blocks at a time: no more than the buffer holds."""
         self._flush()
         size = self._sizes.get((pane, bucket), 0)
         if not size:
             return
+        blocks: list[pa.RecordBatch] = []
         with self._path((pane, bucket)).open("rb") as file:
-            while file.tell() < size:
-                yield self._read_block(file).select(self._schema.names)
+            start = 0
+            while start < size:
+                blocks.append(self._read_block(file).select(self._schema.names))
+                if file.tell() == size or file.tell() - start >= self._buffer_bytes:
+                    yield pa.concat_batches(blocks)
+                    blocks, start = [], file.tell()
 
     def drop(self, pane: int) -> None:
         """Forget a pane."""
