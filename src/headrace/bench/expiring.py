@@ -22,9 +22,8 @@ from headrace.state.recordbuffers import RECORD_BYTES
 from headrace.state.sessionize import SessionBound, SessionBuffers
 
 _BUFFER_BYTES = 2048
-_BATCH_ROWS = 8192
-_USERS_PER_SLOT, _ACTIVE_SHARE = 40, 0.7
-"""Users over time are forty times as many as fit; seven of ten slots are in use at a time."""
+_USERS_PER_SLOT, _ACTIVE_SHARE, _BURST = 40, 0.25, 5.0
+"""Users over time are forty times as many as fit; at a time a quarter of the slots is in use, in a burst all."""
 _POLICIES = {"inc": INC, "dinc": Policy(Rule.FREQUENT, complete_only=True)}
 
 
@@ -42,7 +41,7 @@ def expiring_sessions(items: int, progress: Callable[[str], None]) -> dict[str, 
     """Spill of INC and of DINC on the same clicks, and the ratio (of DINC's at least one byte)."""
     sessions = items // 8
     slots = max(sessions // _USERS_PER_SLOT, 16)
-    made = clicks(items, active=int(slots * _ACTIVE_SHARE), burst=1.5, seed=3)
+    made = clicks(items, active=int(slots * _ACTIVE_SHARE), burst=_BURST, seed=3)
     figures: dict[str, Any] = {"session_items": len(made.users), "session_wrong": 0}
     for name, policy in _POLICIES.items():
         done = sessionize(made, slots, policy)
@@ -64,8 +63,9 @@ def sessionize(made: Clicks, slots: int, policy: Policy) -> Sessionized:
         bound = SessionBound(slots, _BUFFER_BYTES // RECORD_BYTES, made.gap_s, Path(directory))
         buffers = SessionBuffers(pa.field("user", pa.int64()), bound, policy)
         began, peak_bytes, out = time.perf_counter(), 0, []
-        for start in range(0, len(made.users), _BATCH_ROWS):
-            at = slice(start, start + _BATCH_ROWS)
+        batch_rows = max(slots // 8, 16)  # the watermark, a batch behind, must be close compared with a session
+        for start in range(0, len(made.users), batch_rows):
+            at = slice(start, start + batch_rows)
             times = made.times_s[at]
             out += buffers.absorb(pa.array(made.users[at]), times, made.pages[at], int(times[0]))
             peak_bytes = max(peak_bytes, buffers.nbytes)

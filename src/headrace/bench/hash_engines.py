@@ -28,7 +28,7 @@ SKEWS = (0.0, 0.8, 1.1, 1.5)
 SHARES = (0.02, 0.13, 1.1)
 """Of the states, what memory holds: the thesis's 100 MB and 600 MB for trigrams, and enough for all."""
 _TEXT_SKEW = 0.8
-_ITEMS_PER_KEY = 10
+_ITEMS_PER_KEY = 5
 _BATCH_ROWS = 65_536
 
 

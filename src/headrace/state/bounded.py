@@ -35,6 +35,8 @@ ENGINES: dict[str, Policy] = {
 }
 _LEAST_TURN, _MOST_TURN = 16, 8192
 """Records offered at once: what a policy pushes out during a turn stays in memory until its end."""
+_LEAST_INC_TURN = 256
+"""INC pushes nothing out; so many records take some 40 kB, and fewer cost more in calls than in work."""
 _TABLE_SHARE, _BUFFER_SHARE, _SETTLING_SHARE = 0.6, 0.1, 0.25
 """Of the memory bound; the rest is for the turn's own arrays."""
 _FEWEST_BUCKETS, _MOST_BUCKETS = 16, 64
@@ -65,14 +67,20 @@ class Bound:
     bucket_bytes: int | None = None
 
     @property
+    def buffer_bytes(self) -> int:
+        """Of the buffer before disk; those of the levels above are empty while this one is in use."""
+        share = _BUFFER_SHARE if self.level == 0 else _BUFFER_SHARE / _SETTLING_SHARE
+        return max(_PAGE_BYTES, int(self.memory_bytes * share))
+
+    @property
     def bucket_count(self) -> int:
-        """Just enough where it is known how much comes; else many, but not too short to append to."""
+        """As many as can be appended to, or as are enough where it is known how much comes."""
         if self.buckets:
             return self.buckets
-        if self.bucket_bytes is not None:
-            return min(max(2, _STATES_PER_BYTE * self.bucket_bytes // self.memory_bytes), _MOST_BUCKETS)
-        wanted = int(self.memory_bytes * _BUFFER_SHARE) // _APPEND_BYTES
-        return min(max(_FEWEST_BUCKETS, wanted), _MOST_BUCKETS)
+        most = min(max(_FEWEST_BUCKETS, self.buffer_bytes // _APPEND_BYTES), _MOST_BUCKETS)
+        if self.bucket_bytes is None:
+            return most
+        return min(max(2, _STATES_PER_BYTE * self.bucket_bytes // self.memory_bytes), most)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +101,7 @@ class BoundedTable:
         self.table = parts.table(bound.slots or slots, policy)
         self._dice = np.random.default_rng(0)
         self._partials = parts.partials()
-        buffer_bytes = max(_PAGE_BYTES, int(bound.memory_bytes * _BUFFER_SHARE))
-        self.disk = DiskRows(self.table.partial_schema, self._buckets_of, bound.directory, buffer_bytes)
+        self.disk = DiskRows(self.table.partial_schema, self._buckets_of, bound.directory, bound.buffer_bytes)
         self._below_bytes = 0
 
     def stores(self) -> dict[str, Store]:
@@ -227,6 +234,7 @@ class BoundedTable:
             memory_bytes=memory_bytes,
             engine="inc",
             level=self.bound.level + 1,
+            buckets=self.bound.buckets and max(2, self.bound.buckets),  # one bucket of one would go on for ever
             bucket_bytes=bucket_bytes,
         )
         small = BoundedTable(self._parts, bound)
@@ -249,13 +257,17 @@ def rows_for(table: GroupTable, memory_bytes: int) -> tuple[int, int]:
 
     Where keys or states vary in size, half of the room is left to them.
     """
-    room = memory_bytes * _TABLE_SHARE * (0.5 if table.varies else 1.0)
-    rows = int(room / table.row_bytes)
+    rows = int(memory_bytes / _bytes_per_row(table))
+    if not table.index.policy.evicts:
+        return max(rows, 1), min(max(rows // 8, _LEAST_INC_TURN), _MOST_TURN)
     turn = min(max(rows // 8, _LEAST_TURN), _MOST_TURN)
     return max(rows - turn, 1), turn
 
 
 def memory_for(table: GroupTable, keys: int) -> int:
-    """About the least memory in which so many keys fit; the reverse of ``rows_for``."""
-    rows = keys + min(max(-(-keys // 7), _LEAST_TURN), _MOST_TURN)
-    return int((rows + 1) * table.row_bytes / (_TABLE_SHARE * (0.5 if table.varies else 1.0)))
+    """The least memory in which so many keys fit if none is pushed out."""
+    return int((keys + 1) * _bytes_per_row(table))
+
+
+def _bytes_per_row(table: GroupTable) -> float:
+    return table.row_bytes / _TABLE_SHARE / (0.5 if table.varies else 1.0)

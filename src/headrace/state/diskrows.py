@@ -72,8 +72,8 @@ class DiskRows:
     ) -> None:
         self._schema, self._bucket_of, self._buffer_bytes = schema, bucket_of, buffer_bytes
         self._stored_schema = pa.schema([*schema, (SLICE, pa.uint16()), *((name, pa.uint64()) for name in ID_COLUMNS)])
-        directory.mkdir(parents=True, exist_ok=True)
-        self._directory = Path(tempfile.mkdtemp(prefix="rows-", dir=directory))
+        self._parent = directory
+        self._directory: Path | None = None  # until there is something to write
         self._pending: list[pa.RecordBatch] = []
         self._pending_bytes = 0
         self._pending_panes: set[int] = set()
@@ -180,7 +180,8 @@ class DiskRows:
 
     def close(self) -> None:
         """Remove the files."""
-        shutil.rmtree(self._directory, ignore_errors=True)
+        if self._directory is not None:
+            shutil.rmtree(self._directory, ignore_errors=True)
 
     def _flush(self) -> None:
         if not self._pending:
@@ -222,6 +223,9 @@ class DiskRows:
             return self._read_block(file)
 
     def _path(self, file: File) -> Path:
+        if self._directory is None:
+            self._parent.mkdir(parents=True, exist_ok=True)
+            self._directory = Path(tempfile.mkdtemp(prefix="rows-", dir=self._parent))
         return self._directory / f"{file[0]}-{file[1]:04d}.rows"
 
     def _empty(self) -> pa.RecordBatch:

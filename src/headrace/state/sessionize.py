@@ -1,11 +1,12 @@
 """Sessions in fixed-size buffers, one per key, for whichever keys fit in memory (SCALLA 2.6, streaming variant).
 
 A key in memory has a buffer that absorbs its records in any order. If the policy says so, a key whose sessions
-have all expired makes way for a new one, and its sessions are output directly. Records that get no buffer go to
-disk and become sessions when the input ends. The thesis does not say how a session is kept whole: here a key
-with a record on disk stays on disk until that record's session has expired, and so does a session that outgrows
-its buffer. That is remembered by a hash of the key, in bounded memory: keys that share a mark may go to disk
-without need, never wrongly.
+have all expired makes way for a new one, and its sessions are output directly. The thesis asks that its counter
+be zero as well; but nothing of an expired session is worth keeping, and with open sessions at zero no counter
+would fall. Records that get no buffer go to disk and become sessions when the input ends. The thesis does not
+say how a session is kept whole: here a key with a record on disk stays on disk until that record's session has
+expired, and so does a session that outgrows its buffer. That is remembered by a hash of the key, in bounded
+memory: keys that share a mark may go to disk without need, never wrongly.
 """
 
 from __future__ import annotations
@@ -113,6 +114,8 @@ class SessionBuffers:
     def _turn(self, keys: pa.Array, times: I64, values: I64) -> Iterator[pa.RecordBatch]:
         if self.index.policy.complete_only:  # a key that has a record in this turn is not complete
             self._prolong(self.index.find([keys], 0), times)
+            if len(self.index) + len(times) > self._bound.slots:
+                yield self._make_way()
         admission = self.index.admit([keys], 0, now=self._watermark)
         rows = admission.rows
         self._buffers.grow(self.index.capacity)
@@ -131,6 +134,14 @@ class SessionBuffers:
         self._buffers.append(rows[~gone], times[~gone], values[~gone])
         if self.index.policy.complete_only:
             self._prolong(rows[~gone], times[~gone])
+
+    def _make_way(self) -> pa.RecordBatch:
+        """All keys whose sessions have expired leave memory: one look at each slot for an eighth as many records."""
+        rows = self.index.all_rows()
+        complete = rows[self.index.expires[rows] <= self._watermark]
+        sessions = self._sessions(complete)
+        self.index.drop(complete)
+        return sessions
 
     def _prolong(self, rows: I64, times: I64) -> None:
         """Rows are complete a gap after these times; -1 is no row."""
