@@ -43,16 +43,19 @@ def test_wrong_answers_are_found() -> None:
     assert differences(workload, [(both, np.array([2, 1]), np.array([1, 3]))]) == (0, 0, 1)
 
 
-def spilled(keys: Any, share: float, *engines: str) -> dict[str, int]:
-    """Bytes written before the end, with slots for a share of the keys whatever the policy's own needs."""
-    spill = {}
+def disk_tuples(keys: Any, share: float, *engines: str) -> dict[str, int]:
+    """Tuples refused and states pushed out, with slots for a share of the keys whatever a policy's own needs.
+
+    Not bytes: what is refused in one turn is combined before it is written, which is kind to INC at this scale.
+    """
+    made = {}
     slots = int(len(np.unique(keys)) * share)
     for engine in engines:
         with tempfile.TemporaryDirectory() as directory:
             states = fed(keys, states_of(engine, PAIRS, 4_000_000, Path(directory), slots=slots))
-            spill[engine] = sum(states.disk.size_of(0, bucket) for bucket in range(states.bound.bucket_count))
+            made[engine] = states.table.index.figures.refused + states.table.index.figures.evictions
             states.close()
-    return spill
+    return made
 
 
 def fed(keys: Any, states: Any) -> BoundedTable:
@@ -66,8 +69,8 @@ def fed(keys: Any, states: Any) -> BoundedTable:
 # scalla fact 14: through to disk, Space-Saving spills within a few percent of FREQUENT
 @pytest.mark.parametrize("skew", [0.8, 1.1])
 def test_space_saving_spills_about_as_much_as_frequent(skew: float) -> None:
-    spill = spilled(zipf_keys(100_000, 20_000, skew, seed=5), 0.02, "dinc", "dinc-space-saving")
-    assert spill["dinc-space-saving"] == pytest.approx(spill["dinc"], rel=0.05)
+    to_disk = disk_tuples(zipf_keys(100_000, 20_000, skew, seed=5), 0.02, "dinc", "dinc-space-saving")
+    assert to_disk["dinc-space-saving"] == pytest.approx(to_disk["dinc"], rel=0.03)
 
 
 def io_pages(tmp_path: Path, memory_pages: int, keys: Any, buckets: int) -> float:
@@ -103,7 +106,9 @@ def test_bucket_numbers_out_of_bounds_are_exact(tmp_path: Path) -> None:
         counts = np.zeros(4000, np.int64)
         for found, n, _ in groups:
             np.add.at(counts, found.to_numpy(), n)
-        assert (counts == np.bincount(keys, minlength=4000)).all() and sum(len(g[0]) for g in groups) == len(np.unique(keys))
+        assert (counts == np.bincount(keys, minlength=4000)).all() and sum(len(g[0]) for g in groups) == len(
+            np.unique(keys)
+        )
         assert (states.spill_bytes > states.disk.written_bytes) == (buckets < bounds.fewest)
         states.close()
 
@@ -120,21 +125,22 @@ def test_too_many_buckets_cost_what_the_formula_says(tmp_path: Path) -> None:
 
 # scalla fact 15: mixed order and memory for 2%: FREQUENT spills least
 def test_mixed_order_little_memory() -> None:
-    keys = vocabulary_keys(200_000, 40_000, 0.8, "mixed", seed=2)
-    spill = spilled(keys, 0.02, "inc", "dinc", "dinc-marker")
-    assert spill["dinc"] == min(spill.values())
+    keys = vocabulary_keys(200_000, 40_000, 1.0, "mixed", seed=2)
+    to_disk = disk_tuples(keys, 0.02, "inc", "dinc", "dinc-marker")
+    assert to_disk["dinc"] < 0.95 * min(to_disk["inc"], to_disk["dinc-marker"])
 
 
 # scalla fact 15: separate order and memory for 11 to 15%: Marker spills least, INC most of the policies
 def test_separate_order_more_memory() -> None:
-    keys = vocabulary_keys(200_000, 40_000, 0.8, "separate", seed=2)
-    spill = spilled(keys, 0.13, "inc", "dinc", "dinc-space-saving", "dinc-marker")
-    assert spill["dinc-marker"] == min(spill.values()) and spill["inc"] == max(spill.values())
+    keys = vocabulary_keys(200_000, 40_000, 1.0, "separate", seed=2)
+    to_disk = disk_tuples(keys, 0.13, "inc", "dinc", "dinc-space-saving", "dinc-marker")
+    others = [to_disk["dinc"], to_disk["dinc-space-saving"]]
+    assert to_disk["dinc-marker"] < 0.9 * min(others) and 2 * max(others) < to_disk["inc"]
 
 
 # scalla fact 19: a larger-than-memory user set with expiring sessions spills 100 times less than with INC
 def test_expiring_sessions_hardly_spill() -> None:
-    figures = expiring_sessions(60_000, lambda line: None)
+    figures = expiring_sessions(100_000, lambda line: None)
     assert figures["session_wrong"] == 0
     assert 0 < figures["session_dinc_spill_bytes"] * 100 <= figures["session_inc_spill_bytes"]
 

@@ -27,9 +27,14 @@ _SLICES, _MERGE_FACTOR = 64, 10
 
 @dataclass(frozen=True, slots=True)
 class Grouped:
-    """What a run gave, as columns of keys, counts and sums, and what it cost."""
+    """What a run gave, as columns of keys, counts and sums, and what it cost.
+
+    ``disk_tuples`` are those refused and states pushed out before the input ended, as the thesis counts; what is
+    refused in one turn is combined before it is written. None for engines without resident keys.
+    """
 
     groups: list[tuple[pa.Array, I64, I64]]
+    disk_tuples: int | None
     spill_bytes: int
     peak_bytes: int
 
@@ -43,12 +48,14 @@ def grouped(engine: str, batches: list[pa.RecordBatch], memory_bytes: int, direc
     for batch in batches:
         states.absorb(batch, [batch.column(0)], 0, np.zeros(batch.num_rows, np.int64))
         peak_bytes = max(peak_bytes, states.nbytes)
+    figures = states.table.index.figures
     for table, rows in states.settled([0]):
         n, total = (column.to_numpy() for column in table.results(rows))
         groups.append((table.key_columns(rows)[0], n, total))
         peak_bytes = max(peak_bytes, states.nbytes + (0 if table is states.table else table.nbytes))
     states.close()
-    return Grouped(groups, states.spill_bytes, peak_bytes)
+    disk_tuples = None if engine == "mr" else figures.refused + figures.evictions
+    return Grouped(groups, disk_tuples, states.spill_bytes, peak_bytes)
 
 
 def _sorted(batches: list[pa.RecordBatch], memory_bytes: int, directory: Path) -> Grouped:
@@ -57,7 +64,7 @@ def _sorted(batches: list[pa.RecordBatch], memory_bytes: int, directory: Path) -
     for batch in batches:
         sorter.add(batch.column(0), batch.column(1).to_numpy())
     groups = [(part["key"], part["count"].to_numpy(), part["sum"].to_numpy()) for part in sorter.groups()]
-    return Grouped(groups, sorter.io.written_bytes, memory_bytes)
+    return Grouped(groups, None, sorter.io.written_bytes, memory_bytes)
 
 
 def states_of(engine: str, schema: pa.Schema, memory_bytes: int, directory: Path, **more: Any) -> BoundedTable | MrHash:

@@ -22,8 +22,9 @@ from headrace.state.recordbuffers import RECORD_BYTES
 from headrace.state.sessionize import SessionBound, SessionBuffers
 
 _BUFFER_BYTES = 2048
-_USERS_PER_SLOT, _ACTIVE_SHARE, _BURST = 40, 0.25, 5.0
-"""Users over time are forty times as many as fit; at a time a quarter of the slots is in use, in a burst all."""
+_USERS_PER_SLOT, _ACTIVE_SHARE, _BURST = 40, 0.75, 4.0
+"""Users over time are forty times as many as fit; at a time three quarters of the slots are in use, in a
+burst more than there are."""
 _POLICIES = {"inc": INC, "dinc": Policy(Rule.FREQUENT, complete_only=True)}
 
 

@@ -27,7 +27,7 @@ from headrace.state.warming import warm
 SKEWS = (0.0, 0.8, 1.1, 1.5)
 SHARES = (0.02, 0.13, 1.1)
 """Of the states, what memory holds: the thesis's 100 MB and 600 MB for trigrams, and enough for all."""
-_TEXT_SKEW = 0.8
+_TEXT_SKEW = 1.0
 _ITEMS_PER_KEY = 5
 _BATCH_ROWS = 65_536
 
@@ -56,6 +56,7 @@ class Outcome:
     engine: str
     seconds: float
     tuples_per_s: int
+    disk_tuples: int | None
     spill_bytes: int
     peak_bytes: int
     lost: int
@@ -113,6 +114,7 @@ def measure(workload: Workload, engine: str, share: float) -> Outcome:
         engine,
         round(seconds, 3),
         round(len(workload.numbers) / seconds),
+        made.disk_tuples,
         made.spill_bytes,
         made.peak_bytes,
         *differences(workload, made.groups),
