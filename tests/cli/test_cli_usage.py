@@ -98,5 +98,5 @@ def test_missing_java_is_one_sentence_with_the_fix(headrace, app):
 def test_benches_are_listed(headrace):
     done = headrace("bench", "--list")
     assert done.code == 0
-    for name in ("latency", "keyed-count", "throughput", "recovery"):
+    for name in ("latency", "keyed-count", "throughput", "hash-engines", "recovery"):
         assert name in done.out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -17,6 +18,7 @@ _EXPERIMENTS = {
     "latency": "each item timed through one shuffle and a keyed Python step; stock PySpark in the same run",
     "keyed-count": "running count per key at a high rate, vectorised",
     "throughput": "CSV files as fast as possible into windowed counts; stock Spark SQL on the same files",
+    "hash-engines": "every hash engine and sort-merge by skew, order of keys and memory; expiring sessions",
     "recovery": "kill -9 of driver and workers at random moments; answers compared with a reference",
 }
 
@@ -28,6 +30,7 @@ def bench(
     seconds: Annotated[int | None, typer.Option(help="How long to generate load.")] = None,
     warmup: Annotated[int, typer.Option(help="Seconds at the start that do not count.")] = 10,
     events: Annotated[int, typer.Option(help="Events in the throughput experiment.")] = 5_000_000,
+    items: Annotated[int, typer.Option(help="Tuples per setting of the hash-engines experiment.")] = 200_000,
     kills: Annotated[int, typer.Option(help="Kills in the recovery experiment.")] = 10,
     seed: Annotated[int, typer.Option(help="Seed of the recovery experiment's dice.")] = 1,
     repeat: Annotated[int, typer.Option(help="Repeat and report medians with ranges.")] = 1,
@@ -49,7 +52,7 @@ def bench(
     settings = {
         key: value for key, value in (("epoch", epoch), ("cut", cut), ("parallelism", parallelism)) if value is not None
     }
-    run = _experiment(name, rate, seconds, warmup, events, kills, seed, stock, settings)
+    run = _experiment(name, rate, seconds, warmup, events, items, kills, seed, stock, settings)
     runs = []
     for turn in range(repeat):
         if not as_json:
@@ -63,12 +66,27 @@ def bench(
     if as_json:
         print(json.dumps(figures))
     else:
-        table = Table("figure", "value")
-        for key, value in figures.items():
-            table.add_row(key, f"{value:,}" if isinstance(value, (int, float)) else str(value))
-        console.print(table)
+        _print(console, figures)
     if any(figures.get(key) for key in ("lost", "duplicated", "wrong")):
         raise typer.Exit(1)
+
+
+def _print(console: Console, figures: dict[str, Any]) -> None:
+    """One row per figure; where an experiment has several settings, one row per setting before."""
+    settings: list[dict[str, Any]] = figures.pop("settings", [])
+    if settings:
+        table = Table(*settings[0])
+        for setting in settings:
+            table.add_row(*(_shown(value) for value in setting.values()))
+        console.print(table)
+    table = Table("figure", "value")
+    for key, value in figures.items():
+        table.add_row(key, _shown(value))
+    console.print(table)
+
+
+def _shown(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, (int, float)) else str(value)
 
 
 def _experiment(
@@ -77,6 +95,7 @@ def _experiment(
     seconds: int | None,
     warmup: int,
     events: int,
+    items: int,
     kills: int,
     seed: int,
     stock: bool,
@@ -94,6 +113,10 @@ def _experiment(
         from headrace.bench.throughput import throughput
 
         return lambda: throughput(events, stock=stock, **settings)
+    if name == "hash-engines":
+        from headrace.bench.hash_engines import hash_engines
+
+        return lambda: hash_engines(items, lambda line: print(line, file=sys.stderr, flush=True))
     from headrace.bench.recovery import recovery
 
     return lambda: recovery(kills, rate or 5000, seconds or 20 * kills, seed, **{"epoch": "3 s", **settings})

@@ -38,10 +38,16 @@ ENGINES: dict[str, Policy] = {
 }
 _LEAST_TURN, _MOST_TURN = 16, 8192
 """Records offered at once: what a policy pushes out during a turn stays in memory until its end."""
+_LEAST_INC_TURN = 256
+"""INC pushes nothing out; so many records take some 40 kB, and fewer cost more in calls than in work."""
 _TABLE_SHARE, _BUFFER_SHARE, _SETTLING_SHARE = 0.6, 0.1, 0.25
 """Of the memory bound; the rest is for the turn's own arrays."""
-_BUCKETS = 64
+_FEWEST_BUCKETS, _MOST_BUCKETS = 16, 64
 _PAGE_BYTES = 4096
+_APPEND_BYTES = 1024
+"""A bucket's part of a full buffer; shorter appends cost more than the recursion that they save."""
+_STATES_PER_BYTE = 4
+"""A row takes about three times as much in a table as on disk, and buckets differ in size."""
 _RELIEF = 8
 """One of so many rows leaves when states that grow have filled their room."""
 
@@ -64,8 +70,9 @@ class Bound:
     """How much memory a reduce may use in a subtask, and who stays in it.
 
     ``slots`` and ``buckets`` are chosen from ``memory_bytes`` unless given. ``level`` is the depth of
-    recursion: each has a hash function of its own. Engine ``"auto"`` begins as ``"inc"`` and changes when
-    what it has seen of the keys says so (``state.choosing``).
+    recursion: each has a hash function of its own, and knows the ``bucket_bytes`` of the bucket above.
+    Engine ``"auto"`` begins as ``"inc"`` and changes when what it has seen of the keys says so
+    (``state.choosing``).
     """
 
     memory_bytes: int
@@ -77,12 +84,23 @@ class Bound:
     level: int = 0
     windowed: bool = False
     frequent: Frequent | None = None
+    bucket_bytes: int | None = None
+
+    @property
+    def buffer_bytes(self) -> int:
+        """Of the buffer before disk; those of the levels above are empty while this one is in use."""
+        share = _BUFFER_SHARE if self.level == 0 else _BUFFER_SHARE / _SETTLING_SHARE
+        return max(_PAGE_BYTES, int(self.memory_bytes * share))
 
     @property
     def bucket_count(self) -> int:
-        """Many buckets mean little recursion; but a buffer's share of one should fill a page."""
-        most = max(2, int(self.memory_bytes * _BUFFER_SHARE) // _PAGE_BYTES)
-        return self.buckets or min(_BUCKETS, most)
+        """As many as can be appended to, or as are enough where it is known how much comes."""
+        if self.buckets:
+            return self.buckets
+        most = min(max(_FEWEST_BUCKETS, self.buffer_bytes // _APPEND_BYTES), _MOST_BUCKETS)
+        if self.bucket_bytes is None:
+            return most
+        return min(max(2, _STATES_PER_BYTE * self.bucket_bytes // self.memory_bytes), most)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +128,8 @@ class BoundedTable:
         self._left_out = np.zeros(0, bool)
         self.lossy = bound.frequent is not None and bound.frequent.needs_no_disk(slots)
         self._partials = parts.partials()
-        buffer_bytes = max(_PAGE_BYTES, int(bound.memory_bytes * _BUFFER_SHARE))
-        self.disk = DiskRows(self.table.partial_schema, self._buckets_of, bound.directory, buffer_bytes)
+        self.disk = DiskRows(self.table.partial_schema, self._buckets_of, bound.directory, bound.buffer_bytes)
+        self._below_bytes = 0
 
     def stores(self) -> dict[str, Store]:
         """To be loaded in this order: what finds no room in the table gets new identities on disk."""
@@ -121,6 +139,11 @@ class BoundedTable:
     def nbytes(self) -> int:
         """All memory held now."""
         return self.table.nbytes + self.disk.nbytes
+
+    @property
+    def spill_bytes(self) -> int:
+        """Written to disk so far, at all levels."""
+        return self.disk.written_bytes + self._below_bytes
 
     def absorb(self, batch: pa.RecordBatch, key_columns: list[pa.Array], panes: Rows | int, times: Rows) -> Rows:
         """Add records; returns each record's row in the table, -1 if it went to disk."""
@@ -282,7 +305,16 @@ class BoundedTable:
         """One bucket's keys in a table of the next level."""
         share = _SETTLING_SHARE if self.bound.level == 0 else 1.0
         memory_bytes = int(self.bound.memory_bytes * share)
-        bound = replace(self.bound, memory_bytes=memory_bytes, engine="inc", level=self.bound.level + 1)
+        bucket_bytes = sum(self.disk.size_of(pane, bucket) for pane in panes)
+        bound = replace(
+            self.bound,
+            memory_bytes=memory_bytes,
+            engine="inc",
+            level=self.bound.level + 1,
+            buckets=self.bound.buckets and max(2, self.bound.buckets),  # one bucket of one would go on for ever
+            bucket_bytes=bucket_bytes,
+            frequent=None,
+        )
         small = BoundedTable(self._parts, bound)
         try:
             for start in range(0, len(resident), self._turn_rows):
@@ -294,6 +326,7 @@ class BoundedTable:
                 small.absorb_partial(at_pane_zero(rest))
             yield from small.settled([0])
         finally:
+            self._below_bytes += small.spill_bytes
             small.close()
 
 
@@ -302,7 +335,17 @@ def rows_for(table: GroupTable, memory_bytes: int) -> tuple[int, int]:
 
     Where keys or states vary in size, half of the room is left to them.
     """
-    room = memory_bytes * _TABLE_SHARE * (0.5 if table.varies else 1.0)
-    rows = int(room / table.row_bytes)
+    rows = int(memory_bytes / _bytes_per_row(table))
+    if not table.index.policy.evicts:
+        return max(rows, 1), min(max(rows // 8, _LEAST_INC_TURN), _MOST_TURN)
     turn = min(max(rows // 8, _LEAST_TURN), _MOST_TURN)
     return max(rows - turn, 1), turn
+
+
+def memory_for(table: GroupTable, keys: int) -> int:
+    """The least memory in which so many keys fit if none is pushed out."""
+    return int((keys + 1) * _bytes_per_row(table))
+
+
+def _bytes_per_row(table: GroupTable) -> float:
+    return table.row_bytes / _TABLE_SHARE / (0.5 if table.varies else 1.0)

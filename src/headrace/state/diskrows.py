@@ -73,8 +73,8 @@ class DiskRows:
     ) -> None:
         self._schema, self._bucket_of, self._buffer_bytes = schema, bucket_of, buffer_bytes
         self._stored_schema = pa.schema([*schema, (SLICE, pa.uint16()), *((name, pa.uint64()) for name in ID_COLUMNS)])
-        directory.mkdir(parents=True, exist_ok=True)
-        self._directory = Path(tempfile.mkdtemp(prefix="rows-", dir=directory))
+        self._parent = directory
+        self._directory: Path | None = None  # until there is something to write
         self._pending: list[pa.RecordBatch] = []
         self._pending_bytes = 0
         self._pending_panes: set[int] = set()
@@ -114,14 +114,19 @@ class DiskRows:
         return self._sizes.get((pane, bucket), 0)
 
     def read(self, pane: int, bucket: int) -> Iterator[pa.RecordBatch]:
-        """A bucket's rows in the order in which they came, block by block."""
+        """A bucket's rows in the order in which they came, some blocks at a time: no more than the buffer holds."""
         self._flush()
         size = self._sizes.get((pane, bucket), 0)
         if not size:
             return
+        blocks: list[pa.RecordBatch] = []
         with self._path((pane, bucket)).open("rb") as file:
-            while file.tell() < size:
-                yield self._read_block(file).select(self._schema.names)
+            start = 0
+            while start < size:
+                blocks.append(self._read_block(file).select(self._schema.names))
+                if file.tell() == size or file.tell() - start >= self._buffer_bytes:
+                    yield pa.concat_batches(blocks)
+                    blocks, start = [], file.tell()
 
     def drop(self, pane: int) -> None:
         """Forget a pane."""
@@ -180,7 +185,8 @@ class DiskRows:
 
     def close(self) -> None:
         """Remove the files."""
-        shutil.rmtree(self._directory, ignore_errors=True)
+        if self._directory is not None:
+            shutil.rmtree(self._directory, ignore_errors=True)
 
     def _flush(self) -> None:
         if not self._pending:
@@ -222,6 +228,9 @@ class DiskRows:
             return self._read_block(file)
 
     def _path(self, file: File) -> Path:
+        if self._directory is None:
+            self._parent.mkdir(parents=True, exist_ok=True)
+            self._directory = Path(tempfile.mkdtemp(prefix="rows-", dir=self._parent))
         return self._directory / f"{file[0]}-{file[1]:04d}.rows"
 
     def _empty(self) -> pa.RecordBatch:

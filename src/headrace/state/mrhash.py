@@ -39,10 +39,16 @@ class MrHash:
         stored = pa.schema([pa.field(PANE, pa.int64()), pa.field(TIME, pa.int64()), *schema])
         buffer_bytes = int(bound.memory_bytes * _BUFFER_SHARE)
         self.disk = DiskRows(stored, self._buckets_of, bound.directory, buffer_bytes)
+        self._below_bytes = 0
 
     @property
     def nbytes(self) -> int:
         return self.table.nbytes + self.disk.nbytes
+
+    @property
+    def spill_bytes(self) -> int:
+        """Written to disk so far, at all levels."""
+        return self.disk.written_bytes + self._below_bytes
 
     def stores(self) -> dict[str, Store]:
         return {"disk": self.disk}
@@ -99,6 +105,7 @@ class MrHash:
                 below.absorb(batch, [batch.column(key) for key in self._keys], 0, times)
             yield from below.settled([0])
         finally:
+            self._below_bytes += below.spill_bytes
             below.close()
 
     def _records(self, pane: int, bucket: int) -> Iterator[tuple[pa.RecordBatch, Rows]]:

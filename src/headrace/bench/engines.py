@@ -1,0 +1,91 @@
+"""The hash engines and sort-merge on batches of (k, v), without Spark: count and sum per key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+import headrace as hr
+from headrace.bench.workloads import I64
+from headrace.graph.nodes import ReduceNode
+from headrace.runtime.reducing import make_table
+from headrace.runtime.usercode import Guard
+from headrace.state.bounded import ENGINES, Bound, BoundedTable, Parts, memory_for
+from headrace.state.mrhash import MrHash
+from headrace.state.policies import INC, Policy
+from headrace.state.sortmerge import SortMerge
+from headrace.state.table import GroupTable, Partials
+
+EVERY_ENGINE = (*ENGINES, "mr", "sort-merge")
+_SLICES, _MERGE_FACTOR = 64, 10
+
+
+@dataclass(frozen=True, slots=True)
+class Grouped:
+    """What a run gave, as columns of keys, counts and sums, and what it cost.
+
+    ``disk_tuples`` are those refused and states pushed out before the input ended, as the thesis counts; what is
+    refused in one turn is combined before it is written. None for engines without resident keys.
+    """
+
+    groups: list[tuple[pa.Array, I64, I64]]
+    disk_tuples: int | None
+    spill_bytes: int
+    peak_bytes: int
+
+
+def grouped(engine: str, batches: list[pa.RecordBatch], memory_bytes: int, directory: Path) -> Grouped:
+    """Group batches of one schema within a memory bound."""
+    if engine == "sort-merge":
+        return _sorted(batches, memory_bytes, directory)
+    states = states_of(engine, batches[0].schema, memory_bytes, directory)
+    peak_bytes, groups = 0, []
+    for batch in batches:
+        states.absorb(batch, [batch.column(0)], 0, np.zeros(batch.num_rows, np.int64))
+        peak_bytes = max(peak_bytes, states.nbytes)
+    figures = states.table.index.figures
+    for table, rows in states.settled([0]):
+        n, total = (column.to_numpy() for column in table.results(rows))
+        groups.append((table.key_columns(rows)[0], n, total))
+        peak_bytes = max(peak_bytes, states.nbytes + (0 if table is states.table else table.nbytes))
+    states.close()
+    disk_tuples = None if engine == "mr" else figures.refused + figures.evictions
+    return Grouped(groups, disk_tuples, states.spill_bytes, peak_bytes)
+
+
+def _sorted(batches: list[pa.RecordBatch], memory_bytes: int, directory: Path) -> Grouped:
+    """The memory that sort-merge holds is not observed: its budget stands for it."""
+    sorter = SortMerge(directory, memory_bytes=memory_bytes, merge_factor=_MERGE_FACTOR)
+    for batch in batches:
+        sorter.add(batch.column(0), batch.column(1).to_numpy())
+    groups = [(part["key"], part["count"].to_numpy(), part["sum"].to_numpy()) for part in sorter.groups()]
+    return Grouped(groups, None, sorter.io.written_bytes, memory_bytes)
+
+
+def states_of(engine: str, schema: pa.Schema, memory_bytes: int, directory: Path, **more: Any) -> BoundedTable | MrHash:
+    """An empty engine; ``more`` are further fields of its ``Bound``."""
+    table = table_of(schema)
+    bound = Bound(memory_bytes, engine, directory, _SLICES, **more)
+    parts = Parts(table, lambda: Partials(table(None, INC).key_fields, table(None, INC).accumulators))
+    return MrHash(parts, bound, schema, ("k",)) if engine == "mr" else BoundedTable(parts, bound)
+
+
+def memory_of(schema: pa.Schema, keys: int) -> int:
+    """Memory for so many keys under INC; policies that count hold fewer in it."""
+    return memory_for(table_of(schema)(1, INC), keys)
+
+
+def table_of(schema: pa.Schema) -> Callable[[int | None, Policy], GroupTable]:
+    """Makes tables as a reduce step does."""
+    node = ReduceNode("bench", ("k",), None, (("n", hr.count()), ("total", hr.sum("v"))), ("before",))
+    out = pa.schema([("n", pa.int64()), ("total", pa.int64())])
+
+    def table(slots: int | None, policy: Policy) -> GroupTable:
+        return make_table(node, schema, out, Guard("bench", "fail"), _SLICES, slots=slots, policy=policy)
+
+    return table

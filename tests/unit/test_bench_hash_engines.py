@@ -1,0 +1,174 @@
+"""The hash-engines experiment: its workloads, its answers, and what the thesis says about spill."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from headrace.bench.absorbing import absorb_rate
+from headrace.bench.engines import EVERY_ENGINE, states_of
+from headrace.bench.expiring import differences as torn_or_wrong
+from headrace.bench.expiring import expiring_sessions, sessionize
+from headrace.bench.hash_engines import Workload, differences, measure, workloads
+from headrace.bench.workloads import clicks, sessions_of, trigrams, vocabulary_keys, zipf_keys
+from headrace.model.hashcost import inc_blind_pages, inc_buckets, inc_io_pages
+from headrace.state.bounded import BoundedTable
+from headrace.state.policies import INC
+
+PAIRS = pa.schema([("k", pa.int64()), ("v", pa.int64())])
+PER_PAGE = 100
+"""Key-states per page in the thesis's formulas."""
+
+
+@pytest.mark.parametrize("engine", EVERY_ENGINE)
+def test_every_setting_gives_numpys_answers(engine: str) -> None:
+    for workload, shares in workloads(3000):
+        for share in shares[1:]:
+            outcome = measure(workload, engine, share)
+            assert (outcome.lost, outcome.duplicated, outcome.wrong) == (0, 0, 0), outcome
+
+
+def test_wrong_answers_are_found() -> None:
+    workload = Workload("three", np.array([0, 0, 2]))
+    one, two, both = pa.array([0]), pa.array([2]), pa.array([0, 2])
+    right = [(both, np.array([2, 1]), np.array([1, 2]))]
+    assert differences(workload, right) == (0, 0, 0)
+    assert differences(workload, [(one, np.array([2]), np.array([1]))]) == (1, 0, 1)
+    assert differences(workload, [*right, (two, np.array([1]), np.array([0]))]) == (0, 1, 1)
+    assert differences(workload, [(both, np.array([2, 1]), np.array([1, 3]))]) == (0, 0, 1)
+
+
+def disk_tuples(keys: Any, share: float, *engines: str) -> dict[str, int]:
+    """Tuples refused and states pushed out, with slots for a share of the keys whatever a policy's own needs.
+
+    Not bytes: what is refused in one turn is combined before it is written, which is kind to INC at this scale.
+    """
+    made = {}
+    slots = int(len(np.unique(keys)) * share)
+    for engine in engines:
+        with tempfile.TemporaryDirectory() as directory:
+            states = fed(keys, states_of(engine, PAIRS, 4_000_000, Path(directory), slots=slots))
+            made[engine] = states.table.index.figures.refused + states.table.index.figures.evictions
+            states.close()
+    return made
+
+
+def fed(keys: Any, states: Any) -> BoundedTable:
+    assert isinstance(states, BoundedTable)
+    for start in range(0, len(keys), 1000):  # so few that hardly two tuples of a key are combined before they spill
+        part = pa.array(keys[start : start + 1000])
+        states.absorb(pa.record_batch([part, part], schema=PAIRS), [part], 0, np.zeros(len(part), np.int64))
+    return states
+
+
+# scalla fact 14: through to disk, Space-Saving spills within a few percent of FREQUENT
+@pytest.mark.parametrize("skew", [0.8, 1.1])
+def test_space_saving_spills_about_as_much_as_frequent(skew: float) -> None:
+    to_disk = disk_tuples(zipf_keys(100_000, 20_000, skew, seed=5), 0.02, "dinc", "dinc-space-saving")
+    assert to_disk["dinc-space-saving"] == pytest.approx(to_disk["dinc"], rel=0.03)
+
+
+def io_pages(tmp_path: Path, memory_pages: int, keys: Any, buckets: int) -> float:
+    """Pages of tuples that INC with B-h-1 pages of slots writes, and reads back at the end."""
+    slots = max((memory_pages - buckets - 1) * PER_PAGE, 1)
+    states = fed(keys, states_of("inc", PAIRS, 8_000_000, tmp_path, slots=slots, buckets=buckets))
+    read = sum(rows.num_rows for bucket in range(buckets) for rows in states.disk.read(0, bucket))
+    assert read == states.disk.rows_added
+    row_bytes = 8 * len(states.table.partial_schema) + 2 + 16  # a slice and an identity
+    states.close()
+    return (states.disk.written_bytes + states.disk.read_bytes) / row_bytes / PER_PAGE
+
+
+# scalla fact 5, second half: on uniform keys the spill is 2(1 - (B-h-1)/U)D, within a tenth
+@pytest.mark.parametrize(("memory_pages", "buckets"), [(60, 6), (60, 12), (90, 4)])
+def test_spill_on_uniform_keys_is_the_formulas(tmp_path: Path, memory_pages: int, buckets: int) -> None:
+    states_pages, tuples = 200, 200_000
+    keys = np.random.default_rng(6).integers(0, states_pages * PER_PAGE, tuples)
+    pages = io_pages(tmp_path, memory_pages, keys, buckets)
+    assert pages == pytest.approx(inc_io_pages(memory_pages, states_pages, tuples / PER_PAGE, buckets), rel=0.1)
+
+
+# scalla fact 6: fewer buckets than the lower bound recurse, more than the upper bound cost nothing; never wrong
+def test_bucket_numbers_out_of_bounds_are_exact(tmp_path: Path) -> None:
+    keys = np.random.default_rng(7).integers(0, 4000, 20_000)
+    bounds = inc_buckets(10, 40)
+    assert bounds.fewest == 4 and bounds.most == 9
+    for buckets in (1, 2, bounds.most + 1, 300):
+        states = states_of("inc", PAIRS, 600_000, tmp_path, slots=500, buckets=buckets)
+        part = pa.array(keys)
+        states.absorb(pa.record_batch([part, part], schema=PAIRS), [part], 0, np.zeros(len(keys), np.int64))
+        groups = [(t.key_columns(r)[0], *(c.to_numpy() for c in t.results(r))) for t, r in states.settled([0])]
+        counts = np.zeros(4000, np.int64)
+        for found, n, _ in groups:
+            np.add.at(counts, found.to_numpy(), n)
+        assert (counts == np.bincount(keys, minlength=4000)).all() and sum(len(g[0]) for g in groups) == len(
+            np.unique(keys)
+        )
+        assert (states.spill_bytes > states.disk.written_bytes) == (buckets < bounds.fewest)
+        states.close()
+
+
+# scalla fact 7: h = B-1 instead of the lower bound costs 2((B-1)^2/U - 1)D/(B-2) more, not half of it
+def test_too_many_buckets_cost_what_the_formula_says(tmp_path: Path) -> None:
+    memory_pages, states_pages, tuples = 52, 101, 100_000  # the lower bound of h is just 1
+    keys = np.random.default_rng(8).integers(0, states_pages * PER_PAGE, tuples)
+    fewest = inc_buckets(memory_pages, states_pages).fewest
+    least, most = (io_pages(tmp_path, memory_pages, keys, h) for h in (fewest, memory_pages - 1))
+    extra = inc_blind_pages(memory_pages, states_pages, tuples / PER_PAGE)
+    assert most - least == pytest.approx(extra, rel=0.1)
+
+
+# scalla fact 15: mixed order and memory for 2%: FREQUENT spills least
+def test_mixed_order_little_memory() -> None:
+    keys = vocabulary_keys(200_000, 40_000, 1.0, "mixed", seed=2)
+    to_disk = disk_tuples(keys, 0.02, "inc", "dinc", "dinc-marker")
+    assert to_disk["dinc"] < 0.95 * min(to_disk["inc"], to_disk["dinc-marker"])
+
+
+# scalla fact 15: separate order and memory for 11 to 15%: Marker spills least, INC most of the policies
+def test_separate_order_more_memory() -> None:
+    keys = vocabulary_keys(200_000, 40_000, 1.0, "separate", seed=2)
+    to_disk = disk_tuples(keys, 0.13, "inc", "dinc", "dinc-space-saving", "dinc-marker")
+    others = [to_disk["dinc"], to_disk["dinc-space-saving"]]
+    assert to_disk["dinc-marker"] < 0.9 * min(others) and 2 * max(others) < to_disk["inc"]
+
+
+# scalla fact 19: a larger-than-memory user set with expiring sessions spills 100 times less than with INC
+def test_expiring_sessions_hardly_spill() -> None:
+    figures = expiring_sessions(100_000, lambda line: None)
+    assert figures["session_wrong"] == 0
+    assert 0 < figures["session_dinc_spill_bytes"] * 100 <= figures["session_inc_spill_bytes"]
+
+
+def test_sessions_that_are_lost_torn_or_wrong_are_found() -> None:
+    made = clicks(400, active=10, seed=9)
+    order, starts = sessions_of(made)
+    columns = [made.users[order], starts, made.times_s[order], made.pages[order]]
+    whole = pa.record_batch([pa.array(column) for column in columns], ["user", "session", "time", "value"])
+    assert torn_or_wrong(made, [whole]) == 0
+    assert torn_or_wrong(made, [whole.slice(1)]) == 1
+    inside = int(np.flatnonzero((starts[1:] == starts[:-1]) & (columns[0][1:] == columns[0][:-1]))[0]) + 1
+    assert torn_or_wrong(made, [whole.slice(inside), whole.slice(0, inside)]) == 1
+    assert sessionize(made, 1000, INC).spill_bytes == 0
+
+
+def test_workloads_are_what_they_say() -> None:
+    uniform, skewed = (np.bincount(zipf_keys(50_000, 100, skew, seed=1)) for skew in (0.0, 1.5))
+    assert uniform.max() < 1.3 * uniform.min() and skewed.max() > 0.35 * 50_000
+    separate, mixed = (vocabulary_keys(9000, 900, 0.8, order, seed=1) for order in ("separate", "mixed"))
+    assert sorted(separate) == sorted(mixed)
+    first, last = set(separate[:1125].tolist()), set(separate[-1125:].tolist())
+    assert all(key < 100 for key in first & last), "only the common vocabulary is shared"
+    assert len(set(trigrams(50_000).to_pylist())) == 50_000
+    assert (zipf_keys(100, 10, 1.1, seed=3) == zipf_keys(100, 10, 1.1, seed=3)).all()
+    with pytest.raises(ValueError, match="orders"):
+        vocabulary_keys(10, 90, 0.8, "sorted", seed=1)
+
+
+def test_rates_are_measured() -> None:
+    assert absorb_rate(trigrams(500), seconds=0.0) > 1000
