@@ -61,10 +61,10 @@ def rows_for(table: GroupTable, memory_bytes: int) -> tuple[int, int]:
     Where keys or states vary in size, half of the room is left to them.
     """
     rows = int(memory_bytes / _bytes_per_row(table))
-    if not table.index.policy.evicts and not table.varies:
-        return max(rows, 1), min(max(rows // 8, _LEAST_INC_TURN), _MOST_TURN)
     turn = min(max(rows // 8, _LEAST_TURN), _MOST_TURN)
-    return max(rows - turn, 1), turn
+    if table.index.policy.evicts:
+        return max(rows - turn, 1), turn
+    return max(rows, 1), turn if table.varies else max(turn, _LEAST_INC_TURN)
 
 
 def memory_for(table: GroupTable, keys: int) -> int:
