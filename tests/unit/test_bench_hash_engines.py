@@ -14,7 +14,7 @@ from headrace.bench.absorbing import absorb_rate
 from headrace.bench.engines import EVERY_ENGINE, states_of
 from headrace.bench.expiring import differences as torn_or_wrong
 from headrace.bench.expiring import expiring_sessions, sessionize
-from headrace.bench.hash_engines import Workload, differences, measure, workloads
+from headrace.bench.hash_engines import Workload, differences, hash_engines
 from headrace.bench.workloads import clicks, sessions_of, trigrams, vocabulary_keys, zipf_keys
 from headrace.model.hashcost import inc_blind_pages, inc_buckets, inc_io_pages
 from headrace.state.bounded import BoundedTable
@@ -25,12 +25,14 @@ PER_PAGE = 100
 """Key-states per page in the thesis's formulas."""
 
 
-@pytest.mark.parametrize("engine", EVERY_ENGINE)
-def test_every_setting_gives_numpys_answers(engine: str) -> None:
-    for workload, shares in workloads(3000):
-        for share in shares[1:]:
-            outcome = measure(workload, engine, share)
-            assert (outcome.lost, outcome.duplicated, outcome.wrong) == (0, 0, 0), outcome
+def test_the_whole_experiment_gives_numpys_answers() -> None:
+    lines: list[str] = []
+    figures = hash_engines(2000, lines.append, shares=(0.5, 1.1), absorb_s=0.1)
+    assert (figures["lost"], figures["duplicated"], figures["wrong"]) == (0, 0, 0)
+    assert len(figures["settings"]) == 6 * 2 * len(EVERY_ENGINE) == len(lines) - 4
+    assert figures["items"] == 2000 * len(figures["settings"]) and figures["session_spill_ratio"] > 1
+    enough = [s for s in figures["settings"] if s["engine"] == "inc" and s["memory_share"] > 1]
+    assert all(s["spill_bytes"] == 0 for s in enough if s["workload"].startswith("zipf"))
 
 
 def test_wrong_answers_are_found() -> None:

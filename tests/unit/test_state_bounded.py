@@ -16,7 +16,8 @@ import headrace as hr
 from headrace.graph.nodes import ReduceNode
 from headrace.runtime.reducing import make_table
 from headrace.runtime.usercode import Guard
-from headrace.state.bounded import ENGINES, Bound, BoundedTable, Parts
+from headrace.state.bounded import ENGINES, BoundedTable, Parts
+from headrace.state.bounds import Bound
 from headrace.state.changes import digest_of, merge_chain
 from headrace.state.mrhash import MrHash
 from headrace.state.panes import PaneStates

@@ -73,10 +73,10 @@ def run(buffers: SessionBuffers, records: list[Record], batch: int) -> list[Sess
 
 @pytest.mark.parametrize("policy", [INC, *STREAMING], ids=lambda policy: policy.rule.name)
 @given(
-    clicks=st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6), st.integers(0, 12)), max_size=80),
-    slots=st.integers(1, 4),
+    clicks=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9), st.integers(0, 4)), max_size=80),
+    slots=st.integers(1, 3),
     width=st.integers(1, 5),
-    batch=st.integers(1, 40),
+    batch=st.integers(1, 20),
 )
 @settings(max_examples=60)
 # scalla fact 19: each session is output once and whole, in any order within bounds, in buffers of any size

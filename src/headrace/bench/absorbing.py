@@ -12,13 +12,12 @@ from headrace.bench.engines import table_of
 from headrace.bench.workloads import trigrams, zipf_keys
 from headrace.state.policies import INC
 
-_KEYS, _BATCH_ROWS, _BATCHES, _SKEW = 1_000_000, 65_536, 64, 1.1
-_SECONDS = 2.0
+_BATCH_ROWS, _RECORDS_PER_KEY, _SKEW = 65_536, 4, 1.1
 
 
-def absorb_rates(progress: Callable[[str], None], keys: int = _KEYS, seconds: float = _SECONDS) -> dict[str, int]:
+def absorb_rates(progress: Callable[[str], None], keys: int, seconds: float) -> dict[str, int]:
     """Records per second of ``GroupTable.absorb`` on Zipf 1.1, keys by number and by text of three words."""
-    numbers = zipf_keys(_BATCHES * _BATCH_ROWS, keys, _SKEW, seed=4)
+    numbers = zipf_keys(_RECORDS_PER_KEY * keys, keys, _SKEW, seed=4)
     rates = {}
     for name, column in (("int64", pa.array(numbers)), ("text", trigrams(keys).take(pa.array(numbers)))):
         rates[f"absorb_{name}_per_s"] = round(absorb_rate(column, seconds))

@@ -15,7 +15,8 @@ from headrace.bench.workloads import I64
 from headrace.graph.nodes import ReduceNode
 from headrace.runtime.reducing import make_table
 from headrace.runtime.usercode import Guard
-from headrace.state.bounded import ENGINES, Bound, BoundedTable, Parts, memory_for
+from headrace.state.bounded import ENGINES, BoundedTable, Parts
+from headrace.state.bounds import Bound, memory_for
 from headrace.state.mrhash import MrHash
 from headrace.state.policies import INC, Policy
 from headrace.state.sortmerge import SortMerge

@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ SHARES = (0.02, 0.13, 1.1)
 _TEXT_SKEW = 1.0
 _ITEMS_PER_KEY = 5
 _BATCH_ROWS = 65_536
+_MOST_ABSORB_KEYS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,17 +66,18 @@ class Outcome:
     wrong: int
 
 
-def hash_engines(items: int, progress: Callable[[str], None]) -> dict[str, Any]:
+def hash_engines(
+    items: int, progress: Callable[[str], None], shares: tuple[float, ...] = SHARES, absorb_s: float = 2.0
+) -> dict[str, Any]:
     """Every engine on ``items`` tuples of every workload, the expiring sessions, and one subtask's rates."""
     outcomes = []
     with TreeWatch() as watch:
         warm()
-        for workload, shares in workloads(items):
-            for share, engine in ((share, engine) for share in shares for engine in EVERY_ENGINE):
-                outcomes.append(measure(workload, engine, share))
-                progress(_line(outcomes[-1]))
+        for workload, share, engine in product(workloads(items), shares, EVERY_ENGINE):
+            outcomes.append(measure(workload, engine, share))
+            progress(_line(outcomes[-1]))
         sessions = expiring_sessions(2 * items, progress)
-        rates = absorb_rates(progress)
+        rates = absorb_rates(progress, min(10 * items, _MOST_ABSORB_KEYS), absorb_s)
     tuples, seconds = items * len(outcomes), sum(outcome.seconds for outcome in outcomes)
     return {
         "items": tuples,
@@ -89,14 +92,14 @@ def hash_engines(items: int, progress: Callable[[str], None]) -> dict[str, Any]:
     }
 
 
-def workloads(items: int) -> Iterator[tuple[Workload, tuple[float, ...]]]:
-    """Each workload with the shares of its states that memory holds in turn."""
+def workloads(items: int) -> Iterator[Workload]:
+    """Zipf keys of each skew, and texts in both orders."""
     keys = max(items // _ITEMS_PER_KEY, 100)
     for skew in SKEWS:
-        yield Workload(f"zipf {skew}", zipf_keys(items, keys, skew, seed=1)), SHARES
+        yield Workload(f"zipf {skew}", zipf_keys(items, keys, skew, seed=1))
     texts = trigrams(keys)
     for order in ("mixed", "separate"):
-        yield Workload(f"trigrams {order}", vocabulary_keys(items, keys, _TEXT_SKEW, order, seed=2), texts), SHARES[:2]
+        yield Workload(f"trigrams {order}", vocabulary_keys(items, keys, _TEXT_SKEW, order, seed=2), texts)
 
 
 def measure(workload: Workload, engine: str, share: float) -> Outcome:

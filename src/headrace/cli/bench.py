@@ -30,7 +30,7 @@ def bench(
     seconds: Annotated[int | None, typer.Option(help="How long to generate load.")] = None,
     warmup: Annotated[int, typer.Option(help="Seconds at the start that do not count.")] = 10,
     events: Annotated[int, typer.Option(help="Events in the throughput experiment.")] = 5_000_000,
-    items: Annotated[int, typer.Option(help="Tuples per setting of the hash-engines experiment.")] = 200_000,
+    items: Annotated[int, typer.Option(help="Tuples per setting of the hash-engines experiment.")] = 100_000,
     kills: Annotated[int, typer.Option(help="Kills in the recovery experiment.")] = 10,
     seed: Annotated[int, typer.Option(help="Seed of the recovery experiment's dice.")] = 1,
     repeat: Annotated[int, typer.Option(help="Repeat and report medians with ranges.")] = 1,

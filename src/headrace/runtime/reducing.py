@@ -18,7 +18,8 @@ from headrace.runtime.batch import Batch
 from headrace.runtime.operators import Operator
 from headrace.runtime.usercode import Guard
 from headrace.state.aggregates import accumulator
-from headrace.state.bounded import Bound, BoundedTable, Frequent, Parts
+from headrace.state.bounded import BoundedTable, Parts
+from headrace.state.bounds import Bound, Frequent
 from headrace.state.changes import Store
 from headrace.state.choosing import Choice
 from headrace.state.diskrows import spill_home

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.errors import DataError
+from headrace.state.bounds import SETTLING_SHARE, TABLE_SHARE, Bound, rows_for
 from headrace.state.buckets import bucket_of
 from headrace.state.changes import Store
 from headrace.state.choosing import Choice, Chooser
@@ -36,71 +36,8 @@ ENGINES: dict[str, Policy] = {
     "dinc-space-saving": SPACE_SAVING,
     "dinc-marker": MARKER,
 }
-_LEAST_TURN, _MOST_TURN = 16, 8192
-"""Records offered at once: what a policy pushes out during a turn stays in memory until its end."""
-_LEAST_INC_TURN = 256
-"""INC pushes nothing out; so many records take some 40 kB, and fewer cost more in calls than in work."""
-_TABLE_SHARE, _BUFFER_SHARE, _SETTLING_SHARE = 0.6, 0.1, 0.25
-"""Of the memory bound; the rest is for the turn's own arrays."""
-_FEWEST_BUCKETS, _MOST_BUCKETS = 16, 64
-_PAGE_BYTES = 4096
-_APPEND_BYTES = 1024
-"""A bucket's part of a full buffer; shorter appends cost more than the recursion that they save."""
-_STATES_PER_BYTE = 4
-"""A row takes about three times as much in a table as on disk, and buckets differ in size."""
 _RELIEF = 8
 """One of so many rows leaves when states that grow have filled their room."""
-
-
-@dataclass(frozen=True, slots=True)
-class Frequent:
-    """Only keys with at least ``least`` of at most ``most_records`` records are asked for, ``coverage`` of them."""
-
-    least: float
-    most_records: int
-    coverage: float
-
-    def needs_no_disk(self, slots: int) -> bool:
-        """The no-spill rule: every such key is resident, and well enough covered (SCALLA 2.7)."""
-        return 1 - self.most_records / (slots + 1) / self.least >= self.coverage
-
-
-@dataclass(frozen=True, slots=True)
-class Bound:
-    """How much memory a reduce may use in a subtask, and who stays in it.
-
-    ``slots`` and ``buckets`` are chosen from ``memory_bytes`` unless given. ``level`` is the depth of
-    recursion: each has a hash function of its own, and knows the ``bucket_bytes`` of the bucket above.
-    Engine ``"auto"`` begins as ``"inc"`` and changes when what it has seen of the keys says so
-    (``state.choosing``).
-    """
-
-    memory_bytes: int
-    engine: str
-    directory: Path
-    slices: int
-    slots: int | None = None
-    buckets: int | None = None
-    level: int = 0
-    windowed: bool = False
-    frequent: Frequent | None = None
-    bucket_bytes: int | None = None
-
-    @property
-    def buffer_bytes(self) -> int:
-        """Of the buffer before disk; those of the levels above are empty while this one is in use."""
-        share = _BUFFER_SHARE if self.level == 0 else _BUFFER_SHARE / _SETTLING_SHARE
-        return max(_PAGE_BYTES, int(self.memory_bytes * share))
-
-    @property
-    def bucket_count(self) -> int:
-        """As many as can be appended to, or as are enough where it is known how much comes."""
-        if self.buckets:
-            return self.buckets
-        most = min(max(_FEWEST_BUCKETS, self.buffer_bytes // _APPEND_BYTES), _MOST_BUCKETS)
-        if self.bucket_bytes is None:
-            return most
-        return min(max(2, _STATES_PER_BYTE * self.bucket_bytes // self.memory_bytes), most)
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +180,7 @@ class BoundedTable:
             self._to_disk(self.table.export(admission.evicted))
             self.table.release(admission.evicted)
         if self.table.varies and self.bound.slots is None:
-            while self.table.nbytes > self.bound.memory_bytes * _TABLE_SHARE and len(self.table) > 1:
+            while self.table.nbytes > self.bound.memory_bytes * TABLE_SHARE and len(self.table) > 1:
                 self._relieve()
 
     def _choose(self, admission: Admission) -> None:
@@ -303,7 +240,7 @@ class BoundedTable:
 
     def _settle(self, bucket: int, resident: Rows, panes: list[int], rest: pa.RecordBatch | None) -> Settled:
         """One bucket's keys in a table of the next level."""
-        share = _SETTLING_SHARE if self.bound.level == 0 else 1.0
+        share = SETTLING_SHARE if self.bound.level == 0 else 1.0
         memory_bytes = int(self.bound.memory_bytes * share)
         bucket_bytes = sum(self.disk.size_of(pane, bucket) for pane in panes)
         bound = replace(
@@ -328,24 +265,3 @@ class BoundedTable:
         finally:
             self._below_bytes += small.spill_bytes
             small.close()
-
-
-def rows_for(table: GroupTable, memory_bytes: int) -> tuple[int, int]:
-    """How many keys fit, and how many records may be offered at once.
-
-    Where keys or states vary in size, half of the room is left to them.
-    """
-    rows = int(memory_bytes / _bytes_per_row(table))
-    if not table.index.policy.evicts:
-        return max(rows, 1), min(max(rows // 8, _LEAST_INC_TURN), _MOST_TURN)
-    turn = min(max(rows // 8, _LEAST_TURN), _MOST_TURN)
-    return max(rows - turn, 1), turn
-
-
-def memory_for(table: GroupTable, keys: int) -> int:
-    """The least memory in which so many keys fit if none is pushed out."""
-    return int((keys + 1) * _bytes_per_row(table))
-
-
-def _bytes_per_row(table: GroupTable) -> float:
-    return table.row_bytes / _TABLE_SHARE / (0.5 if table.varies else 1.0)

@@ -12,7 +12,8 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from headrace.state.bounded import Bound, Parts
+from headrace.state.bounded import Parts
+from headrace.state.bounds import Bound
 from headrace.state.buckets import bucket_of
 from headrace.state.changes import PANE, Store
 from headrace.state.diskrows import Buckets, DiskRows

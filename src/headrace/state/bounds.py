@@ -1,0 +1,93 @@
+"""How a memory bound is divided: slots of a table, a buffer before disk, buckets, room to settle them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.state.table import GroupTable
+
+_LEAST_TURN, _MOST_TURN = 16, 8192
+"""Records offered at once: what a policy pushes out during a turn stays in memory until its end."""
+_LEAST_INC_TURN = 256
+"""INC pushes nothing out; so many records take some 40 kB, and fewer cost more in calls than in work."""
+TABLE_SHARE, BUFFER_SHARE, SETTLING_SHARE = 0.6, 0.1, 0.25
+"""Of the memory bound; the rest is for the turn's own arrays."""
+_FEWEST_BUCKETS, _MOST_BUCKETS = 16, 64
+_PAGE_BYTES = 4096
+_APPEND_BYTES = 1024
+"""A bucket's part of a full buffer; shorter appends cost more than the recursion that they save."""
+_STATES_PER_BYTE = 4
+"""A row takes about three times as much in a table as on disk, and buckets differ in size."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frequent:
+    """Only keys with at least ``least`` of at most ``most_records`` records are asked for, ``coverage`` of them."""
+
+    least: float
+    most_records: int
+    coverage: float
+
+    def needs_no_disk(self, slots: int) -> bool:
+        """The no-spill rule: every such key is resident, and well enough covered (SCALLA 2.7)."""
+        return 1 - self.most_records / (slots + 1) / self.least >= self.coverage
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """How much memory a reduce may use in a subtask, and who stays in it.
+
+    ``slots`` and ``buckets`` are chosen from ``memory_bytes`` unless given. ``level`` is the depth of
+    recursion: each has a hash function of its own, and knows the ``bucket_bytes`` of the bucket above.
+    Engine ``"auto"`` begins as ``"inc"`` and changes when what it has seen of the keys says so
+    (``state.choosing``).
+    """
+
+    memory_bytes: int
+    engine: str
+    directory: Path
+    slices: int
+    slots: int | None = None
+    buckets: int | None = None
+    level: int = 0
+    windowed: bool = False
+    frequent: Frequent | None = None
+    bucket_bytes: int | None = None
+
+    @property
+    def buffer_bytes(self) -> int:
+        """Of the buffer before disk; those of the levels above are empty while this one is in use."""
+        share = BUFFER_SHARE if self.level == 0 else BUFFER_SHARE / SETTLING_SHARE
+        return max(_PAGE_BYTES, int(self.memory_bytes * share))
+
+    @property
+    def bucket_count(self) -> int:
+        """As many as can be appended to, or as are enough where it is known how much comes."""
+        if self.buckets:
+            return self.buckets
+        most = min(max(_FEWEST_BUCKETS, self.buffer_bytes // _APPEND_BYTES), _MOST_BUCKETS)
+        if self.bucket_bytes is None:
+            return most
+        return min(max(2, _STATES_PER_BYTE * self.bucket_bytes // self.memory_bytes), most)
+
+
+def rows_for(table: GroupTable, memory_bytes: int) -> tuple[int, int]:
+    """How many keys fit, and how many records may be offered at once.
+
+    Where keys or states vary in size, half of the room is left to them.
+    """
+    rows = int(memory_bytes / _bytes_per_row(table))
+    turn = min(max(rows // 8, _LEAST_TURN), _MOST_TURN)
+    if table.index.policy.evicts:
+        return max(rows - turn, 1), turn
+    return max(rows, 1), turn if table.varies else max(turn, _LEAST_INC_TURN)
+
+
+def memory_for(table: GroupTable, keys: int) -> int:
+    """The least memory in which so many keys fit if none is pushed out."""
+    return int((keys + 1) * _bytes_per_row(table))
+
+
+def _bytes_per_row(table: GroupTable) -> float:
+    return table.row_bytes / TABLE_SHARE / (0.5 if table.varies else 1.0)
