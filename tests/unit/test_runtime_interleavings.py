@@ -238,3 +238,13 @@ def test_versions(made: tuple[list[list[tuple[str, int]]], int], data: st.DataOb
         same = [r for r in rig.catcher.rows if (r["k"], r["window_end"]) == (row["k"], row["window_end"])]
         assert [r["version"] for r in same] == list(range(len(same)))
         assert [r["completeness"] for r in same] == pytest.approx([same[0]["n"] / r["n"] for r in same])
+
+
+def test_a_session_that_reaches_back_before_zero_is_restored_as_it_was() -> None:
+    """Extras of a session may be negative; a restored row has them as they were, not the larger of them and zero."""
+    rig = reduce_rig(SessionWindow(5), n=hr.count())
+    rig.operator.receive(0, batch_of([Seen({"k": "a", "v": 1}, 3)]))
+    rig.end_epoch(restore=True)
+    rig.operator.receive(0, batch_of([Seen({"k": "a", "v": 2}, -1)]))
+    rig.operator.watermark(0, FOREVER_US)
+    assert [row["n"] for row in rig.catcher.rows] == [2]

@@ -224,7 +224,10 @@ class GroupTable:
         )
         kept = admission.rows >= 0
         rows, taken = admission.rows[kept], partial if kept.all() else partial.filter(pa.array(kept))
-        self.merge(rows, taken.columns[1 + n_keys :])
+        first_extra = taken.num_columns - len(self.extras)
+        self._merge(rows, taken.columns[1 + n_keys : first_extra])
+        for extra, column in zip(self.extras.values(), taken.columns[first_extra:]):
+            extra[rows] = column.to_numpy(zero_copy_only=False)
         self._tracking.loaded(slice, digest, rows, (stamps[0][kept], stamps[1][kept]))
         if not kept.all():
             gone = ~kept
