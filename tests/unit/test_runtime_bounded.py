@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -244,3 +245,9 @@ def test_the_engine_follows_what_was_seen(slots: int, windowed: bool, late_refus
     assert (made[0].engine if made else None) == engine
     if made:
         assert f"{slots} of about" in made[0].reason
+
+
+def test_nothing_is_left_on_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, to_disk: list[int]) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    run_local(job_of(hr.whole_input(), memory="250 KB"))
+    assert sum(to_disk) > 1000 and list(tmp_path.iterdir()) == []

@@ -13,6 +13,7 @@ import struct
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,6 +40,7 @@ from headrace.state.changes import (
 from headrace.state.hashing import U64, row_stamps
 
 SLICE = "__slice"
+_HOME = "headrace-spill-"
 _HEADER = struct.Struct("<II")
 Buckets = npt.NDArray[np.int64]
 File = tuple[int, int]
@@ -47,7 +49,7 @@ File = tuple[int, int]
 
 def spill_home() -> Path:
     """This process's directory for what does not fit in memory; those of processes that died are removed."""
-    root = Path(tempfile.gettempdir()) / f"headrace-spill-{os.getuid()}"
+    root = Path(tempfile.gettempdir()) / f"{_HOME}{os.getuid()}"
     root.mkdir(mode=0o700, exist_ok=True)
     for path in root.iterdir():
         if path.name.isdigit() and not psutil.pid_exists(int(path.name)):
@@ -184,9 +186,13 @@ class DiskRows:
         self._add_pane_digests(slice, image.column(PANE).to_numpy(), row_stamps(image))
 
     def close(self) -> None:
-        """Remove the files."""
+        """Remove the files, and the process's own directory with the last of them."""
         if self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)
+            if self._parent.parent.name.startswith(_HOME):
+                with suppress(OSError):  # others may still be in use
+                    self._parent.rmdir()
+                    self._parent.parent.rmdir()
 
     def _flush(self) -> None:
         if not self._pending:
