@@ -97,6 +97,18 @@ def test_a_worker_that_hangs_is_noticed_by_its_lease_and_answers_are_exact(
     _until(lambda: not psutil.pid_exists(victim))
 
 
+def _kill_at_work(run: Any) -> None:
+    """Kill a worker; again, if it was between two epochs, where nobody misses it."""
+    while run.status().restarts == 0:
+        assert run.status().state in ("running", "restarting")
+        pids = [pid for pid in run.worker_pids() if psutil.pid_exists(pid)]
+        if pids:
+            os.kill(pids[-1], signal.SIGKILL)
+        deadline = time.monotonic() + 1.5
+        while run.status().restarts == 0 and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+
 def _until(done: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 60
     while not done():
@@ -168,8 +180,8 @@ def test_state_beyond_memory_survives_a_killed_worker(spark: Any, tmp_path: Any)
     counted.reduce(name="n", n=hr.count(), memory="300 KB").sink("out", hr.collect())
     run = hr.start(job, spark=spark, checkpoint=tmp_path, epoch="3 s", chunk="500 ms")
     _until(lambda: run.status().committed_epochs >= 1 and len(run.worker_pids()) == 4)
-    os.kill(run.worker_pids()[-1], signal.SIGKILL)
+    _kill_at_work(run)
     run.wait()
-    assert run.status().restarts == 1
+    assert run.status().restarts >= 1
     assert {row["k"]: row["n"] for row in run.rows("out")} == dict.fromkeys(range(6000), 10)
     assert any(event.what == "engine" and "step 'n'" in event.detail for event in run.decisions())
