@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from tests.unit.plants import Run, drive, job_of, line
 
 from headrace.control.constraints import Constraint
-from headrace.control.kingman import Station, fit_of, kingman_ms
+from headrace.control.kingman import Station, fit_of
 from headrace.control.scaling import Wish, rebalance, resolve, scale_reactively
 from headrace.control.settings import Job, Policy
 from headrace.control.topology import Edge, Step, Topology
+from headrace.model.queueing import kingman
 from headrace.testing.loads import Load, stairs, steady
 from headrace.testing.plant import Plant
 from headrace.testing.plant_model import PlantModel, StepModel
@@ -29,14 +30,14 @@ def station(
 
 # latency-guarantees fact 20: M/M/1 (c=1), S̄=10 ms, ρ=0.8 → W_K=40 ms
 def test_kingman_by_numbers() -> None:
-    assert kingman_ms(10.0, 12.5, 1.0, 1.0) == pytest.approx(40.0)
+    assert kingman(10.0, 12.5, 1.0, 1.0) == pytest.approx(40.0)
 
 
 # latency-guarantees fact 21: W(p_current) equals the measured wait (without clamp)
 @given(st.integers(1, 50), st.floats(0.05, 0.95), st.floats(0.1, 50), st.floats(0.1, 3), st.floats(0.1, 100))
 @settings(max_examples=60)
 def test_the_fitted_model_is_exact_now(p: int, rho: float, service: float, variation: float, measured: float) -> None:
-    fit = fit_of(measured, kingman_ms(service, service / rho, variation, variation))
+    fit = fit_of(measured, kingman(service, service / rho, variation**2, variation**2))
     found = station(p=p, utilisation=rho, service_ms=service, variation=variation, fit=fit)
     assert found.wait_ms(p) == pytest.approx(measured)
     assert fit_of(measured, 1.0, (0.8, 1.2)) == min(max(measured, 0.8), 1.2)

@@ -9,20 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-_NOISE = 1e-12
-
-
-def kingman_ms(service_ms: float, gap_ms: float, gap_variation: float, service_variation: float) -> float:
-    """Mean wait in a GI/G/1 queue; infinite at full utilisation, where the formula turns negative.
-
-    >>> round(kingman_ms(10.0, 12.5, 1.0, 1.0), 9)
-    40.0
-    """
-    utilisation = service_ms / gap_ms
-    if utilisation >= 1 - _NOISE:
-        return math.inf
-    spread = (gap_variation**2 + service_variation**2) / 2
-    return service_ms * utilisation / (1 - utilisation) * spread
+from headrace.model.queueing import kingman
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +30,7 @@ class Station:
     def wait_ms(self, parallelism: int) -> float:
         """The predicted wait with another parallelism: ``a / (p - b)``, infinite for ``p ≤ b``."""
         gap_ms = self.gap_ms * parallelism / self.parallelism
-        return self.fit * kingman_ms(self.service_ms, gap_ms, self.gap_variation, self.service_variation)
+        return self.fit * kingman(self.service_ms, gap_ms, self.gap_variation**2, self.service_variation**2)
 
     def utilisation(self, parallelism: int) -> float:
         return self.load / parallelism

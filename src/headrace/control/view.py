@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 from headrace.control.chaining import Chain, chains_on
 from headrace.control.constraints import Path, steps_of
-from headrace.control.kingman import Station, fit_of, kingman_ms
+from headrace.control.kingman import Station, fit_of
 from headrace.control.settings import Job, Settings
 from headrace.control.standing import Standing
 from headrace.control.topology import Topology
 from headrace.measure.report import ChannelId, ChannelReport, Report
 from headrace.measure.summary import Summary
+from headrace.model.queueing import kingman
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,7 @@ class View:
                 service_ms += calls * step.service_ms
                 variance += calls * ((step.service_variation or 0.0) * step.service_ms) ** 2
         variation = variance**0.5 / service_ms if service_ms else 0.0
-        predicted_ms = kingman_ms(service_ms, first.gap_ms, first.gap_variation, variation)
+        predicted_ms = kingman(service_ms, first.gap_ms, first.gap_variation**2, variation**2)
         fit = fit_of(first.queue_ms, predicted_ms, self.job.policy.fit_limits)
         return Station(
             head.name, head.parallelism, head.least, head.most, service_ms, first.gap_ms,

@@ -16,6 +16,8 @@ import numpy.typing as npt
 from headrace.errors import UnstableError
 
 Seconds = npt.NDArray[np.float64]
+_NOISE = 1e-12
+"""A utilisation this close to one is one: it was divided and multiplied on the way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,14 +92,25 @@ def wait_bounds(arrivals: Moments, service: Moments) -> WaitBounds:
     return WaitBounds(mean_s, x2 * mean_s / slack_s + (a.third_s3 - x3) / (3 * slack_s))
 
 
+def kingman(service: float, gap: float, gap_cv2: float, service_cv2: float) -> float:
+    """Kingman's product form in the unit of its times; infinite from full utilisation on, where it turns negative.
+
+    >>> round(kingman(10.0, 12.5, 1.0, 1.0), 9)
+    40.0
+    """
+    busy = service / gap
+    if busy >= 1 - _NOISE:
+        return inf
+    return service * busy / (1 - busy) * (gap_cv2 + service_cv2) / 2
+
+
 def kingman_wait_s(arrivals: Moments, service: Moments) -> float:
     """Kingman's product form W_K (Nephele 2.9); infinite from full utilisation on.
 
     >>> round(kingman_wait_s(Moments.gamma(0.0125, 1.0), Moments.gamma(0.010, 1.0)), 6)
     0.04
     """
-    busy = service.mean_s / arrivals.mean_s
-    return service.mean_s * busy / (1 - busy) * (arrivals.cv2 + service.cv2) / 2 if busy < 1 else inf
+    return kingman(service.mean_s, arrivals.mean_s, arrivals.cv2, service.cv2)
 
 
 def fitted_error(measured_wait_s: float, arrivals: Moments, service: Moments) -> float | None:
