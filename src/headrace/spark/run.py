@@ -9,9 +9,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -25,41 +24,19 @@ from headrace.runtime.plan import Description, JobPlan
 from headrace.spark.commits import committed, last_committed
 from headrace.spark.compaction import Compactor
 from headrace.spark.engines import BatchEngine, Engine, MicrobatchEngine, RealtimeEngine
-from headrace.spark.epochs import Coordinator, Place
+from headrace.spark.epochs import Coordinator
 from headrace.spark.failures import Failure, translated, understand
-from headrace.spark.hung import WorkerProcess
 from headrace.spark.planning import identity
 from headrace.spark.publishing import publish, recover
 from headrace.spark.shipping import ship_by_value
+from headrace.spark.status import Event, State, Status
+from headrace.spark.leases import Workers
 from headrace.state.versions import Manifest, Versions
 from headrace.tokens import Token
 
 _log = logging.getLogger("headrace")
 _LOOP_S = 0.02
 _LONGEST_BACKOFF_S = 30.0
-
-State = Literal["starting", "running", "restarting", "finished", "stopped", "failed"]
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """Something that happened to the run, in words."""
-
-    at_s: float
-    what: str
-    detail: str
-
-
-@dataclass(slots=True)
-class Status:
-    """What a run is doing."""
-
-    state: State
-    epoch: int
-    committed_epochs: int
-    restarts: int
-    counters: dict[str, int] = field(default_factory=dict)
-    workers: int = 0
 
 
 class Run:
@@ -81,8 +58,7 @@ class Run:
         self._reports: dict[tuple[int, int], dict[str, Any]] = {}
         self._history: deque[dict[str, Any]] = deque(maxlen=4096)
         self._failures: list[dict[str, Any]] = []
-        self._workers: dict[bytes, tuple[Place, WorkerProcess]] = {}
-        self._hung: list[WorkerProcess] = []
+        self._workers = Workers(plan)
         self._engines: dict[tuple[str, int], str] = {}
         self._events: list[Event] = []
         self._counters: dict[str, int] = {}
@@ -193,8 +169,7 @@ class Run:
                 engine = self._start_engine()
                 failure = self._watch(engine)
                 self._quietly(engine.stop)
-                for process in self._hung:
-                    process.kill()
+                self._workers.kill_hung()
                 if failure is None:
                     self._state = "finished" if self._finish else "stopped"
                     return
@@ -225,8 +200,7 @@ class Run:
             self._sealed.clear()
             query = self._coordinator.new_query()
             self._failures.clear()
-            self._hung.clear()
-            self._workers.clear()
+            self._workers.forget()
             self._reports.clear()
             self._epoch_at_s = self._asked_to_end = self._last_epoch = None
         plan, address, spark_checkpoint = self.plan, self._server.address, self._spark_checkpoint
@@ -245,7 +219,7 @@ class Run:
             self._commit_ready()
             if self._finish or self._may_stop(engine):
                 return None
-            if not alive or self._hung:
+            if not alive or self._workers.hung:
                 if self.plan.settings.mode == "batch" and not alive and engine.failure() is None:
                     return None
                 time.sleep(0.1)  # workers' last words may still be on their way
@@ -347,7 +321,7 @@ class Run:
                 case "hello":
                     place = (body["stage"], body["index"])
                     if body["query"] == self._coordinator.query:
-                        self._workers[sender] = (place, WorkerProcess(body["host"], body["daemon"], body["pid"]))
+                        self._workers.began(sender, body)
                     self.placements.append((body["epoch"], *place, body["daemon"], body["pid"]))
                     before = self._coordinator.token
                     replies = self._guarded(sender, self._coordinator.hello, body)
@@ -386,27 +360,11 @@ class Run:
                 _log.info("engine: %s", detail)
 
     def _on_lost(self, sender: bytes) -> None:
-        """A worker gives no sign of life: the attempt is over, unless its subtask's part in it is.
-
-        Where stages run at the same time, a worker is needed until all have said HELLO for the next
-        epoch: after its DESC a subtask still has to let Spark's task end and to begin the next one.
-        """
+        """A worker gives no sign of life: the attempt is over, unless its part in it is."""
         with self._lock:
-            known, coordinator = self._workers.get(sender), self._coordinator
-            if known is None:
-                return
-            member = next((m for m in coordinator.members.values() if m.sender == sender), None)
-            if self.plan.eager:
-                needed = member is not None or not coordinator.planned
-            else:
-                needed = member is not None and member.description is None
-            if needed:
-                text = f"a worker gave no sign of life for {self.plan.settings.lease_s:g} s: it hangs or is gone"
-                (stage, index), process = known
-                self._failures.append(
-                    {"kind": "ChannelError", "detail": [text], "text": text, "stage": stage, "index": index}
-                )
-                self._hung.append(process)
+            failure = self._workers.lost(sender, self._coordinator)
+            if failure is not None:
+                self._failures.append(failure)
 
     def _guarded(self, sender: bytes, handle: Callable[..., list[Reply]], body: dict[str, Any]) -> list[Reply]:
         """What the coordinator replies; if it refuses, the attempt is over and its workers are told why."""

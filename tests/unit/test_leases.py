@@ -1,0 +1,52 @@
+"""When the loss of a worker ends the attempt."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from headrace.spark.epochs import Member
+from headrace.spark.leases import Workers
+
+HELLO = {"stage": 1, "index": 0, "host": "elsewhere", "daemon": 1, "pid": 2}
+
+
+@dataclass
+class Attempt:
+    """As much of a coordinator as a lease looks at."""
+
+    planned: bool
+    members: dict[tuple[int, int], Member] = field(default_factory=dict)
+
+
+# fault plan 3
+@pytest.mark.parametrize(
+    ("eager", "planned", "member", "described", "ends"),
+    [
+        (True, True, True, False, True),
+        (True, True, True, True, True),  # after its DESC it still has to end Spark's task
+        (True, False, False, False, True),  # the next epoch waits for its HELLO
+        (True, True, False, False, False),  # an idle worker that nobody waits for
+        (False, True, True, False, True),
+        (False, True, True, True, False),
+    ],
+)
+def test_a_lost_worker_ends_the_attempt_while_it_is_needed(
+    eager: bool, planned: bool, member: bool, described: bool, ends: bool
+) -> None:
+    plan: Any = SimpleNamespace(eager=eager, settings=SimpleNamespace(lease_s=5.0))
+    workers = Workers(plan)
+    workers.began(b"w", HELLO)
+    attempt: Any = Attempt(planned)
+    if member:
+        description: Any = object() if described else None
+        attempt.members[1, 0] = Member(b"w", None, description=description)
+    failure = workers.lost(b"w", attempt)
+    assert (failure is not None) == ends == bool(workers.hung)
+    assert failure is None or (failure["stage"], failure["index"]) == (1, 0)
+    assert workers.lost(b"a stranger", attempt) is None
+    workers.forget()
+    assert not workers.hung and workers.lost(b"w", attempt) is None
