@@ -26,11 +26,11 @@ from headrace.spark.compaction import Compactor
 from headrace.spark.engines import BatchEngine, Engine, MicrobatchEngine, RealtimeEngine
 from headrace.spark.epochs import Coordinator
 from headrace.spark.failures import Failure, translated, understand
+from headrace.spark.leases import Workers
 from headrace.spark.planning import identity
 from headrace.spark.publishing import publish, recover
 from headrace.spark.shipping import ship_by_value
 from headrace.spark.status import Event, State, Status
-from headrace.spark.leases import Workers
 from headrace.state.versions import Manifest, Versions
 from headrace.tokens import Token
 
