@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.plants import drive, job_of, line
 
-from headrace.control import batching, buffers, chaining, kingman
+from headrace.control import batching, buffers, chaining
 from headrace.control.constraints import Constraint, paths_between
 from headrace.control.journal import Decision, Expectation, compare
 from headrace.control.loop import decide, replay
@@ -220,7 +220,7 @@ def test_an_empty_observation_is_no_reason_to_act() -> None:
     assert cycle.state.settings == State.of(job).settings and all(d.action == "hold" for d in cycle.decisions)
 
 
-@pytest.mark.parametrize("module", [batching, buffers, chaining, kingman, moments, loads], ids=lambda m: m.__name__)
+@pytest.mark.parametrize("module", [batching, buffers, chaining, moments, loads], ids=lambda m: m.__name__)
 def test_examples_in_docstrings(module: ModuleType) -> None:
     result = doctest.testmod(module)
     assert result.attempted and not result.failed
