@@ -26,6 +26,7 @@ from headrace.runtime.edges import now_us
 from headrace.runtime.ends import Sink, Source
 from headrace.runtime.inbox import End, Inbox, Row
 from headrace.runtime.intake import Intake
+from headrace.runtime.orders import Orders
 from headrace.runtime.outlet import Outlet
 from headrace.runtime.plan import Description, JobPlan, Ticket
 from headrace.runtime.reducing import Reduce
@@ -58,7 +59,7 @@ class Subtask:
 
     def __init__(self, plan: JobPlan, stage: int) -> None:
         self.plan, self.stage = plan, stage
-        self.version: tuple[Token | None, int] | None = None
+        self.version: tuple[Token | None, int | None, int] | None = None
         self._letters: list[dict[str, str]] = []
         dead_letter = self._dead_letter if plan.graph.dead_letter is not None else None
         self._operators, self._guards = build_operators(plan, stage, dead_letter)
@@ -86,11 +87,10 @@ class Subtask:
         self._index, self._ticket, self._control = index, ticket, control
         self._counts = {}
         self._told_end = False
-        groups = plan.groups(self.stage)
-        slices = [s for s in range(plan.settings.slices) if s % groups == ticket.group]
+        slices = [s for s in range(plan.settings.slices) if ticket.owns(s)]
         fresh = self.version is None
         held = {
-            name: [p for p in range(plan.partitions[name]) if p % groups == ticket.group]
+            name: [p for p in range(plan.partitions[name]) if ticket.owns(p)]
             if isinstance(operator, Source)
             else slices
             for name, operator in self._operators.items()
@@ -105,9 +105,10 @@ class Subtask:
             operator.begin_epoch()
         for sink in [*self._sinks, *([self._letter_sink] if self._letter_sink else [])]:
             sink.open(self._sink_context(sink.name))
-        self._intake.begin(index)
         dead_letter = self._dead_letter if self._letter_sink is not None else None
+        self._outlet.orders = ticket.orders
         self._outlet.begin(index, ticket, self._operators, self._guards, dead_letter)
+        self._intake.begin(index, self._outlet.links)
         stem = f"segments/{ticket.token}-s{self.stage:02d}-{index:04d}"
         settings = plan.settings
         self._chunks = ChunkWriter(plan.checkpoint / "headrace", stem, settings.chunk_s, settings.chunk_bytes, now_us())
@@ -166,7 +167,7 @@ class Subtask:
         if self._letter_sink is not None:
             staged += self._letter_sink.close()
         self._report()
-        self.version = (ticket.token, ticket.group)
+        self.version = (ticket.token, ticket.group, ticket.groups)
         return Description(
             self.stage,
             self._index,
@@ -220,7 +221,7 @@ class Subtask:
                 due = source.next_due_us()
                 if due is not None:
                     # What is due may wait for as long as it would in a buffer: one poll takes it all.
-                    wait_us = min(wait_us, due + self._outlet.cut_us - now)
+                    wait_us = min(wait_us, due + self._outlet.patience_us - now)
                 elif not source.exhausted:
                     wait_us = min(wait_us, 2_000)
         cut_us = self._outlet.due_us()
@@ -252,8 +253,8 @@ class Subtask:
     def _obey(self, message: dict[str, Any]) -> None:
         """Settings from the driver."""
         kind = message.get("kind")
-        if kind == "settings" and "cut_us" in message:
-            self._outlet.cut_us = int(message["cut_us"])
+        if kind == "orders":
+            self._outlet.obey(Orders.from_wire(message))
         elif kind == "fenced":
             raise FencedError(str(message.get("why", "a newer attempt owns this work")))
 
