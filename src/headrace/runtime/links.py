@@ -20,7 +20,7 @@ from headrace.runtime.edges import EdgeWriter, now_us
 from headrace.runtime.frames import Frame, Kind
 from headrace.runtime.inbox import Row
 from headrace.runtime.meter import ChannelMeter
-from headrace.runtime.operators import Receiver
+from headrace.runtime.operators import Operator, Receiver
 
 LEG_END = 65_535
 """The edge of the one END that a stage sends to the next one of its leg."""
@@ -114,6 +114,8 @@ class Links:
         if frame.kind < Kind.WATERMARK:
             link.meter.arrived(frame.items, frame.opened_us, frame.shipped_us, row.queued_us, now_us())
         link.deliver(frame)
+        if frame.kind < Kind.WATERMARK and isinstance(link.target, Operator):
+            link.target.meter.latency_ms.add((now_us() - frame.born_us) / 1000)
 
     def _pass_on(self, frame: Frame) -> None:
         """Send a buffer on, behind what waits on its edge or on edges that lead to it."""
