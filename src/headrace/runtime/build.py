@@ -48,6 +48,9 @@ def build_operators(
         node = plan.graph.by_name[name]
         guard = guards[name] = Guard(name, node.options.on_error or plan.graph.on_error, dead_letter)
         operators[name] = build_operator(plan, node, guard)
+        operators[name].meter.read_write = node.options.latency == "read-write"
+    for operator in operators.values():
+        operator.meter.ages.share = plan.settings.sample_share
     for edge in plan.layout.edges:
         if edge.border is None and edge.source in operators:
             operators[edge.source].outputs.append((operators[edge.target], edge.port))

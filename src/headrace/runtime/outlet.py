@@ -11,6 +11,7 @@ from headrace.runtime.build import DeadLetter, build_edges
 from headrace.runtime.edges import EdgeWriter, now_us
 from headrace.runtime.operators import Operator
 from headrace.runtime.plan import JobPlan, Ticket
+from headrace.runtime.stamps import Stamp
 from headrace.runtime.usercode import Guard
 
 ROW_SCHEMA = pa.schema([("route", pa.int32()), ("payload", pa.binary())])
@@ -19,8 +20,8 @@ ROW_SCHEMA = pa.schema([("route", pa.int32()), ("payload", pa.binary())])
 class Outlet:
     """The sending ends of all edges out of one stage's subtask."""
 
-    def __init__(self, plan: JobPlan, stage: int) -> None:
-        self._plan, self._stage = plan, stage
+    def __init__(self, plan: JobPlan, stage: int, stamp: Stamp) -> None:
+        self._plan, self._stage, self._stamp = plan, stage, stamp
         self._edges: list[EdgeWriter] = []
         self._news_us = 0
         self.cut_us = int(plan.settings.cut_s * 1e6)
@@ -36,6 +37,7 @@ class Outlet:
         self._news_us = 0
         places = np.array(ticket.places, np.int64)
         for edge in self._edges:
+            edge.stamp = self._stamp
             if edge.edge.keyed:
                 edge.table = places[np.arange(self._plan.settings.slices) % len(places)]
             operators[edge.edge.source].outputs.append((edge, 0))

@@ -189,6 +189,9 @@ class _Channel:
     def poll(self) -> list[dict[str, Any]]:
         return []
 
+    def offset_us(self) -> int:
+        return 0
+
     def wait(self, kind: str, token: str | None, timeout_s: float) -> dict[str, Any]:
         try:
             message = self.inbox.get(timeout=min(timeout_s, 10))
