@@ -15,9 +15,10 @@ from headrace.control.proposals import Proposal, hold, propose_chains, propose_d
 from headrace.control.settings import Change, Job
 from headrace.control.standing import standing
 from headrace.control.state import FRESH_INTERVALS, State
-from headrace.control.view import Observation, View
+from headrace.control.view import View
 from headrace.measure.recent import Recent
 from headrace.measure.summary import Summary
+from headrace.measure.trace import Observation
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field, replace
 
 from headrace.control.journal import Decision
 from headrace.control.settings import Change, Job, Policy, Settings
-from headrace.control.view import Observation, View
+from headrace.control.view import View
 from headrace.measure.recent import Recent
 from headrace.measure.report import ChannelId
+from headrace.measure.trace import Observation
 
 FRESH_INTERVALS = 2.5
 """A report that is one interval late still says how things are; one that is two late does not."""

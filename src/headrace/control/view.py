@@ -11,21 +11,9 @@ from headrace.control.kingman import Station, fit_of
 from headrace.control.settings import Job, Settings
 from headrace.control.standing import Standing
 from headrace.control.topology import Topology
-from headrace.measure.report import ChannelId, ChannelReport, Report
+from headrace.measure.report import ChannelId, ChannelReport
 from headrace.measure.summary import Summary
 from headrace.model.queueing import kingman
-
-
-@dataclass(frozen=True, slots=True)
-class Observation:
-    """One cycle's input: the reports that came, and the parallelism that is really there.
-
-    A trace of these replays to the same decisions.
-    """
-
-    at_s: float
-    reports: tuple[Report, ...]
-    parallelism: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)

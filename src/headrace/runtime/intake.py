@@ -20,13 +20,14 @@ from headrace.runtime.meter import ChannelMeter
 from headrace.runtime.operators import Operator
 from headrace.runtime.plan import JobPlan
 from headrace.runtime.reducing import Reduce
+from headrace.runtime.stamps import Stamp
 
 
 class Intake:
     """The receiving ends of all edges into one stage's subtask."""
 
-    def __init__(self, plan: JobPlan, stage: int, operators: Mapping[str, Operator]) -> None:
-        self._plan, self._stage = plan, stage
+    def __init__(self, plan: JobPlan, stage: int, operators: Mapping[str, Operator], stamp: Stamp) -> None:
+        self._plan, self._stage, self._stamp = plan, stage, stamp
         self._operators = operators
         self._within_leg = plan.layout.stages[stage].first < stage
         self._links: Links | None = None
@@ -70,9 +71,9 @@ class Intake:
                 if self._plan.eager:
                     inbound.operator.watermark(inbound.edge.port, inbound.lowest())
                 continue
-            inbound.meter.arrived(frame.items, frame.opened_us, frame.shipped_us, row.queued_us, now_us())
+            inbound.operator.meter.arrived(row.queued_us)
+            inbound.meter.served(frame, row.queued_us, now_us())
             self._deliver(inbound, frame)
-            inbound.operator.meter.latency_ms.add((now_us() - frame.born_us) / 1000)
 
     def refuse(self, row: Row) -> None:
         """A row after all senders had ended: only what came before, or no data at all, is in order."""
@@ -105,14 +106,15 @@ class Intake:
 
     def _deliver(self, inbound: Inbound, frame: Frame) -> None:
         body = pa.py_buffer(frame.body)
+        born_us, tag_us = frame.born_us - self._stamp.offset_us, frame.tagged_us - self._stamp.offset_us
         if frame.kind is Kind.PARTIAL:
             assert inbound.partial_schema is not None
             partial = pa.ipc.read_record_batch(body, inbound.partial_schema)
-            inbound.operator.receive_partial(inbound.edge.port, partial, frame.born_us)
+            inbound.operator.receive_partial(inbound.edge.port, partial, born_us, tag_us)
         else:
             schema = wire_schema(inbound.schema, late=frame.kind is Kind.LATE)
             records = pa.ipc.read_record_batch(body, schema)
-            inbound.operator.receive(inbound.edge.port, from_wire(records, inbound.schema, frame.born_us))
+            inbound.operator.receive(inbound.edge.port, from_wire(records, inbound.schema, born_us, tag_us))
 
     def _make_inbound(self, edge: Edge) -> Inbound:
         plan, operator = self._plan, self._operators[edge.target]
@@ -122,4 +124,5 @@ class Intake:
         partial = (
             operator.table.combined_schema if isinstance(operator, Reduce) and isinstance(node, ReduceNode) else None
         )
-        return Inbound(edge, operator, schema, partial, plan.settings.slices, ChannelMeter(edge.id))
+        meter = ChannelMeter(edge.id, operator.meter, plan.settings.sample_share, self._stamp)
+        return Inbound(edge, operator, schema, partial, plan.settings.slices, meter)

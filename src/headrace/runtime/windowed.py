@@ -85,9 +85,8 @@ class PanedReduce(Reduce):
             panes = batch.times // self._window.pane_us
             self._emit_early(self.states.absorb(batch.records, self.key_columns(batch.records), panes, batch.times))
 
-    def receive_partial(self, port: int, partial: pa.RecordBatch, born_us: int) -> None:
+    def on_partial(self, port: int, partial: pa.RecordBatch, born_us: int) -> None:
         self._born_us = born_us
-        self.meter.items_in += partial.num_rows
         self._emit_early(self.states.absorb_partial(partial))
 
     def _emit_early(self, touched: Rows) -> None:

@@ -19,7 +19,8 @@ from headrace.connect.collect import Collect, read_collected
 from headrace.connect.console import ConsoleSink
 from headrace.errors import HeadraceError, RunFailedError
 from headrace.graph.nodes import SinkNode
-from headrace.measure.figures import LatencyFigures, figures_of
+from headrace.measure.flows import LatencyFigures, figures_of
+from headrace.measure.trace import Observation
 from headrace.runtime.orders import Orders
 from headrace.runtime.plan import Description, JobPlan
 from headrace.spark.commits import committed, last_committed
@@ -27,6 +28,7 @@ from headrace.spark.compaction import Compactor
 from headrace.spark.engines import BatchEngine, Engine, MicrobatchEngine, RealtimeEngine
 from headrace.spark.epochs import Coordinator
 from headrace.spark.failures import Failure, translated, understand
+from headrace.spark.hearing import Heard, Hearing
 from headrace.spark.leases import Workers
 from headrace.spark.planning import identity
 from headrace.spark.publishing import publish, recover
@@ -56,8 +58,7 @@ class Run:
         self._coordinator = Coordinator(plan, self._versions, self._generation, on_sealed=self._on_sealed)
         self._compactor = Compactor(self._versions)
         self._lock, self._committing = threading.RLock(), threading.Lock()
-        self._reports: dict[tuple[int, int], dict[str, Any]] = {}
-        self._history: deque[dict[str, Any]] = deque(maxlen=4096)
+        self._hearing = Hearing(plan.layout, plan.settings.report_s)
         self._failures: list[dict[str, Any]] = []
         self._workers = Workers(plan)
         self._engines: dict[tuple[str, int], str] = {}
@@ -111,24 +112,27 @@ class Run:
 
     def status(self) -> Status:
         token = self._coordinator.token
-        return Status(
-            self._state,
-            token.epoch if token else 0,
-            self._commits,
-            self._restarts,
-            dict(self._counters),
-            len(self._reports),
+        with self._lock:
+            summary, workers = self._hearing.summary(time.time()), len(self._hearing.newest)
+        status = Status(
+            self._state, token.epoch if token else 0, self._commits, self._restarts, dict(self._counters), workers
         )
+        return status.measured(summary)
 
-    def reports(self) -> list[dict[str, Any]]:
+    def reports(self) -> list[Heard]:
         """What workers reported lately, oldest first."""
         with self._lock:
-            return list(self._history)
+            return list(self._hearing.history)
+
+    def observe(self) -> Observation:
+        """What a controller has not seen yet: the reports since the last call, and the parallelism there is."""
+        with self._lock:
+            return self._hearing.observation(time.time())
 
     def worker_pids(self) -> list[int]:
         """Processes that run subtasks now."""
         with self._lock:
-            return sorted({report["pid"] for report in self._reports.values()})
+            return sorted({heard.pid for heard in self._hearing.newest.values()})
 
     @property
     def busy_s(self) -> float:
@@ -136,8 +140,8 @@ class Run:
         return max(self._ended_s - self._began_s, 0.0)
 
     def latency(self) -> dict[str, LatencyFigures]:
-        """Per step: latency of what it received lately, from when it was due or read."""
-        return figures_of(self.reports())
+        """Per step: latency of what it received lately, from when records were due or read."""
+        return figures_of(flow for heard in self.reports() for flow in heard.flows)
 
     def decisions(self) -> list[Event]:
         """What was decided and what happened, oldest first."""
@@ -203,7 +207,7 @@ class Run:
             query = self._coordinator.new_query()
             self._failures.clear()
             self._workers.forget()
-            self._reports.clear()
+            self._hearing.forget()
             self._epoch_at_s = self._asked_to_end = self._last_epoch = None
         plan, address, spark_checkpoint = self.plan, self._server.address, self._spark_checkpoint
         if plan.settings.mode == "realtime":
@@ -250,9 +254,7 @@ class Run:
 
     def _sources_exhausted(self, token: Token) -> bool:
         with self._lock:
-            sources = [r for (stage, _), r in self._reports.items() if stage == 0 and r["token"] == str(token)]
-        wanted = self.plan.layout.stages[0].subtasks
-        return len(sources) == wanted and all(r["exhausted"] for r in sources)
+            return self._hearing.exhausted(str(token))
 
     def _may_stop(self, engine: Engine) -> bool:
         """After a stop was asked for: once the epoch that ran then has been committed."""
@@ -340,9 +342,9 @@ class Run:
                 case "report" if body["token"] != str(self._coordinator.token):
                     return [(sender, "fenced", {"why": "a newer attempt has begun"})]
                 case "report":
-                    self._reports[body["stage"], body["index"]] = body
-                    self._history.append(body)
-                    self._note_engines(body)
+                    heard = Heard.of(body)
+                    self._hearing.take(heard)
+                    self._note_engines(heard)
                 case "failed" if body["query"] == self._coordinator.query:
                     self._failures.append(body)
                 case "rows":
@@ -351,13 +353,13 @@ class Run:
                         node.sink.show(body["step"], body["rows"])
             return []
 
-    def _note_engines(self, report: dict[str, Any]) -> None:
+    def _note_engines(self, heard: Heard) -> None:
         """Journal which hash engine each subtask of a bounded reduce uses, whenever that changes."""
-        for step, (engine, reason) in report["engines"].items():
-            place = (step, report["index"])
+        for step, (engine, reason) in heard.engines.items():
+            place = (step, heard.index)
             if self._engines.get(place) != engine:
                 self._engines[place] = engine
-                detail = f"step {step!r}, subtask {report['index']}: {engine} ({reason})"
+                detail = f"step {step!r}, subtask {heard.index}: {engine} ({reason})"
                 self._events.append(Event(time.time(), "engine", detail))
                 _log.info("engine: %s", detail)
 

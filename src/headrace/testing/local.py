@@ -200,6 +200,9 @@ class _Channel:
         orders, self.orders = self.orders, []
         return orders
 
+    def offset_us(self) -> int:
+        return 0
+
     def wait(self, kind: str, token: str | None, timeout_s: float) -> dict[str, Any]:
         try:
             message = self.inbox.get(timeout=min(timeout_s, 10))
