@@ -11,7 +11,6 @@ from headrace.control.topology import Edge, Step, Topology
 from headrace.errors import ConfigError
 from headrace.graph.nodes import Constraint as Bound
 from headrace.graph.nodes import SinkNode, SourceNode, StepOptions
-from headrace.runtime.orders import Orders
 from headrace.runtime.plan import JobPlan
 from headrace.units import Duration, duration_s
 
@@ -58,17 +57,6 @@ def constraint_of(bound: Bound, topology: Topology) -> Constraint:
         f"{bound.start} → {bound.end}", paths_between(topology, bound.start, bound.end), (bound_us or 0) / 1000,
         bound.over_us / 1e6, bound.quantile,
     )  # fmt: skip
-
-
-def actual_parallelism(plan: JobPlan, orders: Orders, groups: Mapping[int, int]) -> dict[str, int]:
-    """How many subtasks of each step have work: keyed stages change at an epoch's start, others at once."""
-    found = {}
-    for name, at in plan.layout.stage_of.items():
-        first = plan.layout.stages[at].first
-        keyed = any(edge.keyed for edge in plan.layout.border(first))
-        started = groups.get(first, plan.layout.stages[first].active)
-        found[name] = started if keyed else orders.active.get(first, plan.layout.stages[first].active)
-    return found
 
 
 def overrides_of(

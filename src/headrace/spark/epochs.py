@@ -43,8 +43,8 @@ class Member:
 class Coordinator:
     """One run of one query. ``query`` numbers the query within the driver: older workers are fenced.
 
-    ``started`` says into how many groups each stage's slices are divided in the running attempt; ``orders``
-    may want others from the next one on.
+    ``owners`` are the subtasks that own slices in the running attempt, stage by stage; ``orders`` may want
+    more or fewer from the next one on.
     """
 
     plan: JobPlan
@@ -58,7 +58,7 @@ class Coordinator:
     sealed: Manifest | None = None
     planned: bool = False
     orders: Orders = field(default_factory=Orders)
-    started: dict[int, int] = field(default_factory=dict)
+    owners: list[list[int]] = field(default_factory=list)
     on_sealed: Callable[[Manifest, list[Description]], None] | None = None
 
     def new_query(self) -> int:
@@ -96,7 +96,7 @@ class Coordinator:
             return []
         self.planned = True
         owners = [self._assign(stage.index) for stage in self.plan.layout.stages]
-        self.started = {stage: len(groups) for stage, groups in enumerate(owners)}
+        self.owners = owners
         return [self._ticket(place, owners) for place in self.members]
 
     def loaded(self, sender: bytes, body: dict[str, Any]) -> list[Reply]:

@@ -11,7 +11,6 @@ from headrace.measure.flows import Flow
 from headrace.measure.recent import Recent
 from headrace.measure.report import Report
 from headrace.measure.summary import Summary
-from headrace.measure.trace import Observation
 from headrace.measure.wire import unpack, unpack_flow
 
 _REMEMBERED = 4096
@@ -82,7 +81,7 @@ class Hearing:
         """The figures of every subtask and channel that has reported lately."""
         return self._recent.summary(at_s, self._fresh_s)
 
-    def observation(self, at_s: float, parallelism: dict[str, int]) -> Observation:
-        """What a controller has not seen yet: each report is in one observation only."""
+    def unseen(self) -> tuple[Report, ...]:
+        """What the controller has not seen yet: each report once."""
         reports, self._unseen = tuple(self._unseen), []
-        return Observation(at_s, reports, parallelism)
+        return reports

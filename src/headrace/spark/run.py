@@ -15,7 +15,8 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from headrace.actuate.controller import Controller, Kept, open_trace
-from headrace.actuate.topology import actual_parallelism, control_job, overrides_of
+from headrace.actuate.ranks import Ranks
+from headrace.actuate.topology import control_job, overrides_of
 from headrace.channel.server import ChannelServer, Reply
 from headrace.connect.collect import Collect, read_collected
 from headrace.connect.console import ConsoleSink
@@ -157,7 +158,7 @@ class Run:
             raise ConfigError("only a job with latency constraints in realtime mode has settings to override")
         pins = overrides_of(self.plan, deadlines or {}, parallelism or {}, chained or {})
         with self._lock:
-            self._controller.override(pins)
+            self._controller.override(pins, self._ranks())
 
     def worker_pids(self) -> list[int]:
         """Processes that run subtasks now."""
@@ -280,15 +281,17 @@ class Run:
             return
         self._controlled_s = now
         with self._lock:
-            there = actual_parallelism(self.plan, self._coordinator.orders, self._coordinator.started)
-            self._controller.cycle(self._hearing.observation(time.time(), there))
+            self._controller.cycle(time.time(), self._hearing.unseen(), self._ranks())
+
+    def _ranks(self) -> Ranks:
+        return Ranks.of(self.plan, self._coordinator.orders, self._coordinator.owners)
 
     def _grows(self) -> bool:
         """Whether a keyed stage waits for the next epoch to get more subtasks."""
-        wanted, started = self._coordinator.orders.active, self._coordinator.started
+        wanted = self._coordinator.orders.active
         return any(
-            wanted.get(stage, n) > n and any(edge.keyed for edge in self.plan.layout.border(stage))
-            for stage, n in started.items()
+            wanted.get(stage, 0) > len(owners) and any(edge.keyed for edge in self.plan.layout.border(stage))
+            for stage, owners in enumerate(self._coordinator.owners)
         )
 
     def _epoch_is_over(self) -> bool:
