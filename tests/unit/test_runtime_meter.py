@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from workflows import out
 
 import headrace as hr
+from headrace.bench.metering import metering_costs
 from headrace.graph.stages import Edge
 from headrace.measure.flows import Flow
 from headrace.measure.moments import Moments, merge
@@ -91,6 +92,8 @@ def test_tagged_records_take_as_long_as_the_sum_of_the_parts(tmp_path: Path, ful
     sampled = merge(c.lifetime_ms for c in run.channels())
     assert sampled is not None and sampled.n >= 10
     error_ms = math.sqrt((whole.moments.variance + run.latency("first").moments.variance) / sampled.n)
+    if share == 1.0:  # nothing but which of a buffer's records has the tag is left to luck
+        error_ms = min(error_ms, (0.1 * whole.mean_ms + 0.5) / 4)
     assert whole.mean_ms == pytest.approx(math.fsum(parts), abs=4 * error_ms)
     assert edge.wait_ms > 0 and edge.transfer_ms > 0 and edge.queue_ms > 0
 
@@ -162,7 +165,7 @@ def test_a_tenth_of_the_buffers_tells_the_same(tmp_path: Path, monkeypatch: pyte
     (full,), (sampled,) = every.take(0), tenth.take(0)
     assert (sampled.items, sampled.buffers) == (full.items, full.buffers) and full.items == 6000
     assert full.lifetime_ms is not None and sampled.lifetime_ms is not None and full.lifetime_ms.n == full.buffers
-    assert sampled.lifetime_ms.n == pytest.approx(full.buffers / 10, abs=3)
+    assert sampled.lifetime_ms.n == pytest.approx(full.buffers / 10, abs=2)
     for what in ("wait_ms", "lifetime_ms", "transfer_ms", "queue_ms"):
         all, some = getattr(full, what), getattr(sampled, what)
         assert abs(some.mean - all.mean) < 4 * math.sqrt(all.variance / sampled.lifetime_ms.n)
@@ -315,6 +318,25 @@ def _rows(count: int, tag_us: int) -> Batch:
     return Batch(pa.record_batch({"v": list(range(count))}), np.zeros(count, np.int64), 0, tag_us=tag_us)
 
 
+# nephele-qos section 2.3: one sample per element and interval at least
+def test_a_buffer_that_is_not_tagged_counts_if_no_other_came(clock: Clock) -> None:
+    writer, meter = writer_of(), ChannelMeter(3, StepMeter("b"), 0.1, Stamp())
+    seen = []
+    for _ in range(40):
+        writer.receive(0, one(0))
+        meter.served(cut(writer), clock.now_us + 2000, clock.now_us + 3000)
+        (report,) = meter.take(0)
+        seen.append(report.transfer_ms)
+    assert seen == [Moments(1, 2.0)] * 40
+    slow_us = 9_000_000
+    for _ in range(40):  # of many, only the tagged count, and not the first as well
+        writer.receive(0, one(0))
+        meter.served(cut(writer), clock.now_us + slow_us, clock.now_us + slow_us)
+        slow_us = 2000
+    (report,) = meter.take(0)
+    assert report.transfer_ms == Moments(4, 2.0)
+
+
 def test_ages_are_a_fixed_share_of_records_and_never_none_where_some_came() -> None:
     ages = Ages(share=0.1)
     assert ages.take() == (None, ())
@@ -324,8 +346,9 @@ def test_ages_are_a_fixed_share_of_records_and_never_none_where_some_came() -> N
     latency, values = ages.take()
     assert latency is not None and latency.n == pytest.approx(700, abs=2) and latency.mean_ms == 4.0
     assert values == (4.0,) * 64
-    ages.add(1000, ages.due(1))
-    assert ages.take()[1] == (1.0,)
+    assert ages.due(1) == 0 and ages.unknown
+    ages.add(1000, 0)
+    assert not ages.unknown and ages.take()[1] == (1.0,)
 
 
 def test_flows_count_what_came_and_went(full: Measured) -> None:
@@ -337,3 +360,9 @@ def test_flows_count_what_came_and_went(full: Measured) -> None:
     }  # fmt: skip
     ends = [full.latency(step).mean_ms for step in ("first", "work", "sink")]
     assert ends == sorted(ends)
+
+
+def test_reporting_takes_less_than_a_hundredth_of_a_cpu() -> None:
+    costs = metering_costs(buffers_per_s=500, rounds=3)
+    assert costs["report_share"] < 0.01
+    assert costs["measuring_share"] < 0.1, "at half a million records a second, through eight steps"
