@@ -13,7 +13,7 @@ from headrace.control.elastic import propose_scaling
 from headrace.control.journal import Decision, Expectation, Outcome, compare
 from headrace.control.proposals import Proposal, hold, propose_chains, propose_deadlines, propose_sizes
 from headrace.control.settings import Change, Job
-from headrace.control.standing import standing
+from headrace.control.standing import Standing, standing
 from headrace.control.state import FRESH_INTERVALS, State
 from headrace.control.view import View
 from headrace.measure.recent import Recent
@@ -28,6 +28,7 @@ class Cycle:
     state: State
     decisions: tuple[Decision, ...]
     outcomes: tuple[Outcome, ...]
+    standings: tuple[Standing, ...] = ()
 
 
 def decide(job: Job, state: State, seen: Observation) -> Cycle:
@@ -48,7 +49,7 @@ def decide(job: Job, state: State, seen: Observation) -> Cycle:
         awaited=(*awaited, *promised),
         said=still,
     )
-    return Cycle(after, decisions, outcomes)
+    return Cycle(after, decisions, outcomes, view.standings)
 
 
 def replay(job: Job, trace: Iterable[Observation]) -> Iterator[Cycle]:

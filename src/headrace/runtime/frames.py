@@ -23,6 +23,19 @@ _HEADER = struct.Struct("<BBHHIIqqqqHIqqII")
 _VERSION = 2
 
 
+_MOST_SUBTASKS = 2_048
+
+
+def sender_id(hop: int, index: int) -> int:
+    """Who sent a buffer inside a leg: any of its earlier processes may have, none of another leg's."""
+    return (hop + 1) * _MOST_SUBTASKS + index
+
+
+def subtask_of(sender: int) -> int:
+    """The index of the subtask that a sender's number stands for."""
+    return sender % _MOST_SUBTASKS
+
+
 class Kind(IntEnum):
     """What a frame carries."""
 

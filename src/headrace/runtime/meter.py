@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from headrace.measure.flows import Flow
 from headrace.measure.report import ChannelId, ChannelReport, SubtaskId, SubtaskReport
-from headrace.runtime.frames import Frame
+from headrace.runtime.frames import Frame, subtask_of
 from headrace.runtime.stamps import Stamp, tagged
 from headrace.runtime.tallies import Ages, Held, Tally
 
@@ -167,7 +167,7 @@ class ChannelMeter:
 
     def served(self, frame: Frame, queued_us: int, now_us: int) -> None:
         """A buffer's service begins now; it was queued here at ``queued_us``, both by this host's clock."""
-        tally = self._senders.setdefault(frame.sender, ChannelTally())
+        tally = self._senders.setdefault(subtask_of(frame.sender), ChannelTally())
         tally.items += frame.items
         tally.buffers += 1
         self.oldest = frame.settings if self.oldest is None else min(self.oldest, frame.settings)

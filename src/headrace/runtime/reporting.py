@@ -13,6 +13,7 @@ from headrace.measure.report import ChannelReport, Report, SubtaskReport
 from headrace.measure.wire import pack, pack_flow
 from headrace.runtime.intake import Intake
 from headrace.runtime.operators import Operator
+from headrace.runtime.outlet import Outlet
 from headrace.runtime.plan import JobPlan
 from headrace.runtime.reducing import Reduce
 from headrace.runtime.stamps import Stamp
@@ -34,10 +35,10 @@ class Reporter:
 
     def __init__(
         self, plan: JobPlan, stage: int, operators: Mapping[str, Operator], guards: Mapping[str, Guard],
-        intake: Intake, stamp: Stamp,
+        intake: Intake, outlet: Outlet, stamp: Stamp,
     ) -> None:  # fmt: skip
         self._stage, self._operators, self._guards = stage, operators, guards
-        self._intake, self._stamp = intake, stamp
+        self._intake, self._outlet, self._stamp = intake, outlet, stamp
         self._every_us = plan.settings.report_s * 1e6
         self._process = psutil.Process()
         self._sent_us, self._version = 0, stamp.version
@@ -55,6 +56,7 @@ class Reporter:
         """Report the interval that ends now."""
         self._sent_us = now_us
         measured = [operator.meter.take(self._index) for operator in self._operators.values()]
+        here = tuple(report for report, _ in measured if self._outlet.is_here(report.id.step))
         flows = [flow for _, flow in measured]
         self._count(flows)
         cpu = self._process.cpu_times()
@@ -64,7 +66,7 @@ class Reporter:
             "token": str(self._token),
             "pid": os.getpid(),
             "at_us": now_us,
-            "report": pack(self._report(now_us, tuple(report for report, _ in measured))),
+            "report": pack(self._report(now_us, here)),
             "flows": [pack_flow(flow) for flow in flows],
             "cpu_s": cpu.user + cpu.system,
             "rss_bytes": self._process.memory_info().rss,

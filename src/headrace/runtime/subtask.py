@@ -24,6 +24,7 @@ from headrace.runtime.edges import now_us
 from headrace.runtime.ends import Sink, Source
 from headrace.runtime.inbox import End, Inbox, Row
 from headrace.runtime.intake import Intake
+from headrace.runtime.orders import Orders
 from headrace.runtime.outlet import Outlet
 from headrace.runtime.plan import Description, JobPlan, Ticket
 from headrace.runtime.reducing import Reduce
@@ -62,7 +63,7 @@ class Subtask:
 
     def __init__(self, plan: JobPlan, stage: int) -> None:
         self.plan, self.stage = plan, stage
-        self.version: tuple[Token | None, int] | None = None
+        self.version: tuple[Token | None, int | None, int] | None = None
         self._letters: list[dict[str, str]] = []
         dead_letter = self._dead_letter if plan.graph.dead_letter is not None else None
         self._operators, self._guards = build_operators(plan, stage, dead_letter)
@@ -72,7 +73,7 @@ class Subtask:
         self._stamp = Stamp()
         self._intake = Intake(plan, stage, self._operators, self._stamp)
         self._outlet = Outlet(plan, stage, self._stamp)
-        self._reporter = Reporter(plan, stage, self._operators, self._guards, self._intake, self._stamp)
+        self._reporter = Reporter(plan, stage, self._operators, self._guards, self._intake, self._outlet, self._stamp)
         self._index = 0
         self._ticket: Ticket | None = None
         self._listened_us = 0
@@ -91,11 +92,10 @@ class Subtask:
         self._stamp.offset_us = control.offset_us()
         self._reporter.begin(index, ticket.token, control)
         self._told_end = False
-        groups = plan.groups(self.stage)
-        slices = [s for s in range(plan.settings.slices) if s % groups == ticket.group]
+        slices = [s for s in range(plan.settings.slices) if ticket.owns(s)]
         fresh = self.version is None
         held = {
-            name: [p for p in range(plan.partitions[name]) if p % groups == ticket.group]
+            name: [p for p in range(plan.partitions[name]) if ticket.owns(p)]
             if isinstance(operator, Source)
             else slices
             for name, operator in self._operators.items()
@@ -110,9 +110,10 @@ class Subtask:
             operator.begin_epoch()
         for sink in [*self._sinks, *([self._letter_sink] if self._letter_sink else [])]:
             sink.open(self._sink_context(sink.name))
-        self._intake.begin(index)
         dead_letter = self._dead_letter if self._letter_sink is not None else None
+        self._outlet.orders = ticket.orders
         self._outlet.begin(index, ticket, self._operators, self._guards, dead_letter)
+        self._intake.begin(index, self._outlet.links)
         stem = f"segments/{ticket.token}-s{self.stage:02d}-{index:04d}"
         settings = plan.settings
         self._chunks = ChunkWriter(plan.checkpoint / "headrace", stem, settings.chunk_s, settings.chunk_bytes, now_us())
@@ -171,7 +172,7 @@ class Subtask:
         if self._letter_sink is not None:
             staged += self._letter_sink.close()
         self._reporter.send(now_us(), exhausted=self.has_sources and self.exhausted)
-        self.version = (ticket.token, ticket.group)
+        self.version = (ticket.token, ticket.group, ticket.groups)
         return Description(
             self.stage,
             self._index,
@@ -225,7 +226,7 @@ class Subtask:
                 due = source.next_due_us()
                 if due is not None:
                     # What is due may wait for as long as it would in a buffer: one poll takes it all.
-                    wait_us = min(wait_us, due + self._outlet.cut_us - now)
+                    wait_us = min(wait_us, due + self._outlet.patience_us - now)
                 elif not source.exhausted:
                     wait_us = min(wait_us, 2_000)
         cut_us = self._outlet.due_us()
@@ -257,9 +258,8 @@ class Subtask:
     def _obey(self, message: dict[str, Any]) -> None:
         """Settings from the driver."""
         kind = message.get("kind")
-        if kind == "settings":
-            self._outlet.cut_us = int(message.get("cut_us", self._outlet.cut_us))
-            self._stamp.version = int(message.get("version", self._stamp.version))
+        if kind == "orders":
+            self._outlet.obey(Orders.from_wire(message))
         elif kind == "fenced":
             raise FencedError(str(message.get("why", "a newer attempt owns this work")))
 

@@ -82,8 +82,7 @@ class Hearing:
         """The figures of every subtask and channel that has reported lately."""
         return self._recent.summary(at_s, self._fresh_s)
 
-    def observation(self, at_s: float) -> Observation:
+    def observation(self, at_s: float, parallelism: dict[str, int]) -> Observation:
         """What a controller has not seen yet: each report is in one observation only."""
         reports, self._unseen = tuple(self._unseen), []
-        subtasks = {step: stage.subtasks for stage in self._layout.stages for step in stage.steps}
-        return Observation(at_s, reports, subtasks)
+        return Observation(at_s, reports, parallelism)

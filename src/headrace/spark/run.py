@@ -8,19 +8,21 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
 
+from headrace.actuate.controller import Controller, Kept, open_trace
+from headrace.actuate.topology import actual_parallelism, control_job, overrides_of
 from headrace.channel.server import ChannelServer, Reply
 from headrace.connect.collect import Collect, read_collected
 from headrace.connect.console import ConsoleSink
-from headrace.errors import HeadraceError, RunFailedError
+from headrace.errors import ConfigError, HeadraceError, RunFailedError
 from headrace.graph.nodes import SinkNode
 from headrace.measure.flows import LatencyFigures, figures_of
-from headrace.measure.trace import Observation
+from headrace.runtime.orders import Orders
 from headrace.runtime.plan import Description, JobPlan
 from headrace.spark.commits import committed, last_committed
 from headrace.spark.compaction import Compactor
@@ -35,9 +37,11 @@ from headrace.spark.shipping import ship_by_value
 from headrace.spark.status import Event, State, Status
 from headrace.state.versions import Manifest, Versions
 from headrace.tokens import Token
+from headrace.units import Duration
 
 _log = logging.getLogger("headrace")
 _LOOP_S = 0.02
+_LEAST_EPOCH_S = 5.0
 _LONGEST_BACKOFF_S = 30.0
 
 
@@ -48,7 +52,10 @@ class Run:
     (epoch, stage, subtask, parent process, process), where a parent stands for an executor.
     """
 
-    def __init__(self, plan: JobPlan, session: SparkSession, *, own_session: bool, temporary: bool) -> None:
+    def __init__(
+        self, plan: JobPlan, session: SparkSession, *, own_session: bool, temporary: bool, observe_only: bool = False,
+        trace: Path | None = None,
+    ) -> None:  # fmt: skip
         self.plan, self._session = plan, session
         self._own_session, self._temporary = own_session, temporary
         self._spark_checkpoint = plan.checkpoint / "spark"
@@ -84,6 +91,11 @@ class Run:
             host = session.sparkContext.getConf().get("spark.driver.host", host)
         lease_s = plan.settings.lease_s
         self._server = ChannelServer(host, self._on_message, on_lost=self._on_lost, lease_s=lease_s)
+        self._controller: Controller | None = None
+        if plan.eager and plan.graph.constraints:
+            job = control_job(plan, observe_only=observe_only)
+            self._controller = Controller(plan, job, self.order, self._decided, open_trace(trace))
+        self._controlled_s = 0.0
         self._thread = threading.Thread(target=self._supervise, name="headrace-supervisor", daemon=True)
 
     def start(self, seconds: float | None = None) -> Run:
@@ -91,6 +103,8 @@ class Run:
         ship_by_value(self.plan.graph)
         self._seconds = seconds
         self._recover()
+        if self._controller is not None:
+            self._controller.start()
         self._thread.start()
         return self
 
@@ -123,10 +137,27 @@ class Run:
         with self._lock:
             return list(self._hearing.history)
 
-    def observe(self) -> Observation:
-        """What a controller has not seen yet: the reports since the last call, and the parallelism there is."""
+    def constraints(self) -> dict[str, Kept]:
+        """Per constraint of the job: how it stands, and in which share of the cycles so far it was met."""
+        return dict(self._controller.kept) if self._controller is not None else {}
+
+    def subtask_s(self) -> dict[str, float]:
+        """Per step: seconds of active subtasks so far."""
+        return dict(self._controller.ledger.subtask_s) if self._controller is not None else {}
+
+    def override(
+        self, *, deadlines: Mapping[str, Duration] | None = None, parallelism: Mapping[str, int] | None = None,
+        chained: Mapping[str, bool] | None = None,
+    ) -> None:  # fmt: skip
+        """Decide by hand, in place of the controller: what is given stays until the next call.
+
+        Edges are named ``"from → to"`` (or ``"from>to"``); a keyed step's subtasks change with the next epoch.
+        """
+        if self._controller is None:
+            raise ConfigError("only a job with latency constraints in realtime mode has settings to override")
+        pins = overrides_of(self.plan, deadlines or {}, parallelism or {}, chained or {})
         with self._lock:
-            return self._hearing.observation(time.time())
+            self._controller.override(pins)
 
     def worker_pids(self) -> list[int]:
         """Processes that run subtasks now."""
@@ -154,12 +185,13 @@ class Run:
         rows: list[dict[str, Any]] = read_collected(node.sink.directory).to_pylist()
         return rows
 
-    def tell_workers(self, message: dict[str, Any]) -> None:
-        """Send settings down to every subtask."""
+    def order(self, orders: Orders) -> None:
+        """Tell every subtask what to do from now on, and those of later epochs when they start."""
         with self._lock:
+            self._coordinator.orders = orders
             members = list(self._coordinator.members.values())
         for member in members:
-            self._server.send(member.sender, "settings", message)
+            self._server.send(member.sender, "orders", orders.to_wire())
 
     def _recover(self) -> None:
         """Finish what a driver before us had committed, and clear away what it had not."""
@@ -229,12 +261,35 @@ class Run:
                 time.sleep(0.1)  # workers' last words may still be on their way
                 with self._lock:
                     return understand(list(self._failures), engine.failure())
+            self._control()
             if self._epoch_is_over():
                 self._asked_to_end = self._coordinator.token
                 if self._stop_at_s is not None:
                     self._last_epoch = self._asked_to_end
                 engine.end_epoch()
             time.sleep(_LOOP_S)
+
+    def _control(self) -> None:
+        """One turn of the control loop per interval, while an epoch runs."""
+        now = time.monotonic()
+        if (
+            self._controller is None
+            or self._epoch_at_s is None
+            or now - self._controlled_s < self.plan.settings.report_s
+        ):
+            return
+        self._controlled_s = now
+        with self._lock:
+            there = actual_parallelism(self.plan, self._coordinator.orders, self._coordinator.started)
+            self._controller.cycle(self._hearing.observation(time.time(), there))
+
+    def _grows(self) -> bool:
+        """Whether a keyed stage waits for the next epoch to get more subtasks."""
+        wanted, started = self._coordinator.orders.active, self._coordinator.started
+        return any(
+            wanted.get(stage, n) > n and any(edge.keyed for edge in self.plan.layout.border(stage))
+            for stage, n in started.items()
+        )
 
     def _epoch_is_over(self) -> bool:
         token, began = self._coordinator.token, self._epoch_at_s
@@ -247,7 +302,10 @@ class Run:
         if self._seconds is not None and self._stop_at_s is None and now - self._began_s >= self._seconds:
             self._stop_at_s = now
         return (
-            self._stop_at_s is not None or now - began >= self.plan.settings.epoch_s or self._sources_exhausted(token)
+            self._stop_at_s is not None
+            or now - began >= self.plan.settings.epoch_s
+            or self._sources_exhausted(token)
+            or (now - began >= _LEAST_EPOCH_S and self._grows())
         )
 
     def _sources_exhausted(self, token: Token) -> bool:
@@ -398,6 +456,10 @@ class Run:
         self._state = "failed"
         self._note("failed", failure.summary)
 
+    def _decided(self, what: str, sentence: str) -> None:
+        self._events.append(Event(time.time(), what, sentence))
+        _log.info("%s", sentence)
+
     def _note(self, what: str, detail: str) -> None:
         self._events.append(Event(time.time(), what, detail))
         _log.warning("%s: %s", what, detail)
@@ -412,6 +474,8 @@ class Run:
     def _clean_up(self) -> None:
         self._quietly(self._commit_ready)
         self._compactor.close()
+        if self._controller is not None:
+            self._controller.close()
         self._server.close()
         self._versions.close()
         if self._own_session:
