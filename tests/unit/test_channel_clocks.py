@@ -24,6 +24,13 @@ def server() -> Iterator[ChannelServer]:
     made.close()
 
 
+def settled_us(client: ChannelClient) -> int:
+    """As after a few epochs: on a busy machine single answers take their time."""
+    client.offset_us()
+    client.offset_us()
+    return client.offset_us()
+
+
 @given(st.integers(-(10**12), 10**12), US, US, US)
 def test_an_exchange_is_wrong_by_at_most_half_its_delay(
     skew_us: int, there_us: int, held_us: int, back_us: int
@@ -49,7 +56,7 @@ def test_the_fastest_of_the_last_answers_counts() -> None:
 def test_two_ends_on_one_host_with_one_clock_are_less_than_a_millisecond_apart(server: ChannelServer) -> None:
     client = ChannelClient(server.address, host="another name for this host")
     try:
-        assert abs(client.offset_us()) < 1000
+        assert abs(settled_us(client)) < 1000
     finally:
         client.close()
 
@@ -58,7 +65,7 @@ def test_two_ends_on_one_host_with_one_clock_are_less_than_a_millisecond_apart(s
 def test_a_skewed_clock_is_corrected(server: ChannelServer, skew_us: int) -> None:
     client = ChannelClient(server.address, clock_us=lambda: system_us() - skew_us, host="elsewhere")
     try:
-        assert client.offset_us() == pytest.approx(skew_us, abs=1000)
+        assert settled_us(client) == pytest.approx(skew_us, abs=1000)
     finally:
         client.close()
 

@@ -61,7 +61,7 @@ class Hearing:
         self.newest: dict[tuple[int, int], Heard] = {}
         self.history: deque[Heard] = deque(maxlen=_REMEMBERED)
         self._recent = Recent(self._fresh_s)
-        self._unseen: list[Report] = []
+        self._unseen: deque[Report] = deque(maxlen=_REMEMBERED)
 
     def take(self, heard: Heard) -> None:
         self.newest[heard.stage, heard.index] = heard
@@ -84,5 +84,6 @@ class Hearing:
 
     def observation(self, at_s: float, parallelism: dict[str, int]) -> Observation:
         """What a controller has not seen yet: each report is in one observation only."""
-        reports, self._unseen = tuple(self._unseen), []
+        reports = tuple(self._unseen)
+        self._unseen.clear()
         return Observation(at_s, reports, parallelism)
