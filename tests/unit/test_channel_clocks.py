@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.channel.client import ChannelClient
-from headrace.channel.clocks import ClockFilter, Exchange
-from headrace.channel.keys import system_us
+from headrace.channel.clocks import ClockFilter, Exchange, clock_name, system_us
 from headrace.channel.server import ChannelServer
 
 US = st.integers(0, 10**6)
@@ -54,7 +53,7 @@ def test_the_fastest_of_the_last_answers_counts() -> None:
 
 
 def test_two_ends_on_one_host_with_one_clock_are_less_than_a_millisecond_apart(server: ChannelServer) -> None:
-    client = ChannelClient(server.address, host="another name for this host")
+    client = ChannelClient(server.address, clock="another")
     try:
         assert abs(settled_us(client)) < 1000
     finally:
@@ -63,7 +62,7 @@ def test_two_ends_on_one_host_with_one_clock_are_less_than_a_millisecond_apart(s
 
 @pytest.mark.parametrize("skew_us", [-3_600_000_000, -2_500, 40_000])
 def test_a_skewed_clock_is_corrected(server: ChannelServer, skew_us: int) -> None:
-    client = ChannelClient(server.address, clock_us=lambda: system_us() - skew_us, host="elsewhere")
+    client = ChannelClient(server.address, clock_us=lambda: system_us() - skew_us, clock="another")
     try:
         assert settled_us(client) == pytest.approx(skew_us, abs=1000)
     finally:
@@ -73,13 +72,13 @@ def test_a_skewed_clock_is_corrected(server: ChannelServer, skew_us: int) -> Non
 def test_the_drivers_own_host_has_its_clock(server: ChannelServer) -> None:
     client = ChannelClient(server.address, clock_us=lambda: system_us() - 40_000)
     try:
-        assert client.offset_us() == 0
+        assert clock_name() == clock_name() and client.offset_us() == 0
     finally:
         client.close()
 
 
 def test_a_driver_that_does_not_answer_holds_nobody_up(server: ChannelServer) -> None:
-    client = ChannelClient(server.address, clock_us=lambda: system_us() - 40_000, host="elsewhere")
+    client = ChannelClient(server.address, clock_us=lambda: system_us() - 40_000, clock="another")
     try:
         known_us = client.offset_us()
         server.close()
