@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import time
 import uuid
 from collections.abc import Callable
@@ -12,8 +11,8 @@ from typing import Any
 import msgpack
 import zmq
 
-from headrace.channel.clocks import ClockFilter, Exchange
-from headrace.channel.keys import CLOCK, PING, Address, system_us
+from headrace.channel.clocks import ClockFilter, Exchange, clock_name, system_us
+from headrace.channel.keys import CLOCK, PING, Address
 from headrace.errors import ChannelError, FencedError
 
 _MOST_UNSENT = 1000
@@ -27,12 +26,12 @@ class ChannelClient:
     """Sends without waiting; answers are picked up by ``poll`` or awaited by ``wait``.
 
     ZeroMQ reconnects by itself. While the driver cannot be reached, reports beyond a bounded
-    number are dropped and data goes on. ``clock_us`` and ``host`` are this end's.
+    number are dropped and data goes on. ``clock_us`` reads this end's clock, ``clock`` is its name.
     """
 
-    def __init__(self, address: Address, *, clock_us: Callable[[], int] = system_us, host: str | None = None) -> None:
+    def __init__(self, address: Address, *, clock_us: Callable[[], int] = system_us, clock: str | None = None) -> None:
         self.pid = os.getpid()
-        self._clock_us, self._host = clock_us, host or socket.gethostname()
+        self._clock_us, self._clock = clock_us, clock or clock_name()
         self._exchanges = ClockFilter()
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
@@ -89,7 +88,7 @@ class ChannelClient:
                 answer = self.wait(CLOCK, str(sent_us), _EXCHANGE_S)
             except ChannelError:
                 break
-            if answer["host"] == self._host:
+            if answer["clock"] == self._clock:
                 return 0
             self._exchanges.add(Exchange(sent_us, answer["received_us"], answer["answered_us"], self._clock_us()))
         best = self._exchanges.best

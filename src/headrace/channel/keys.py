@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field
 
 import zmq
@@ -11,11 +10,6 @@ PING = "ping"
 """The kind of message that only tests whether a peer can be reached."""
 CLOCK = "clock"
 """The kind of message that asks for the driver's time, and its answer."""
-
-
-def system_us() -> int:
-    """This host's clock, in microseconds since 1970."""
-    return time.time_ns() // 1000
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import queue
-import socket
 import threading
 import time
 from collections.abc import Callable
@@ -14,7 +13,8 @@ import msgpack
 import zmq
 from zmq.auth.thread import ThreadAuthenticator
 
-from headrace.channel.keys import CLOCK, PING, Address, RunKeys, system_us
+from headrace.channel.clocks import clock_name, system_us
+from headrace.channel.keys import CLOCK, PING, Address, RunKeys
 
 _log = logging.getLogger("headrace.channel")
 _POLL_MS = 50
@@ -45,7 +45,7 @@ class ChannelServer:
         lease_s: float = 5.0,
         clock_us: Callable[[], int] = system_us,
     ) -> None:
-        self._clock_us, self._host = clock_us, socket.gethostname()
+        self._clock_us, self._clock = clock_us, clock_name()
         self._on_message, self._on_tick, self._on_lost = on_message, on_tick, on_lost
         self._unreachable_s: dict[bytes, float | None] = {}
         self._pinged_s = 0.0
@@ -134,7 +134,7 @@ class ChannelServer:
             return []
         if kind == CLOCK:  # answered at once, not with the other replies: what waits here would look like distance
             times = {"received_us": received_us, "answered_us": self._clock_us()}
-            self._send(sender, CLOCK, {"token": body["token"], "host": self._host, **times})
+            self._send(sender, CLOCK, {"token": body["token"], "clock": self._clock, **times})
             return []
         return self._on_message(sender, kind, body)
 

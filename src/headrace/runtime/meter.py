@@ -61,11 +61,10 @@ class StepMeter:
             self._gap_us.add(at_us - self._arrived_us)
         self._arrived_us = at_us
 
-    def dequeued(self, waited_us: int | None) -> None:
-        """The next customer comes out of the queue; it waited that long, if it is one of the sampled."""
+    def dequeued(self, waited_us: int) -> None:
+        """The next customer comes out of the queue, where it waited that long."""
         self._queued = True
-        if waited_us is not None:
-            self._queue_us.add(waited_us)
+        self._queue_us.add(waited_us)
 
     def enter(self, records: int, tag_us: int | None) -> Visit:
         """A customer's service begins; give what is returned to ``leave``."""
@@ -88,7 +87,7 @@ class StepMeter:
         self._aside_ns, self._serving = 0, False
         if not self.read_write:
             self._latency_ns.add(own_ns, records)
-        if tag_us is not None and (sampled := self.ages.due(records)):
+        if tag_us is not None and ((sampled := self.ages.due(records)) or self.ages.unknown):
             self.ages.add((time.time_ns() - inner_ns) // 1000 - tag_us, sampled)
 
     @contextmanager
@@ -130,14 +129,25 @@ class StepMeter:
 
 @dataclass(slots=True)
 class ChannelTally:
-    """One sender's buffers along one edge: where they, and the items in them, spent their time (µs)."""
+    """One sender's buffers along one edge: where they, and the items in them, spent their time (µs).
+
+    ``spare`` counts if no buffer of the interval was tagged: HPDC'12 has a sample per interval, too. It
+    must not count besides others: the buffer after a report is more often than not one that came late.
+    """
 
     items: int = 0
     buffers: int = 0
-    wait: Tally = field(default_factory=Tally)
-    lifetime: Tally = field(default_factory=Tally)
-    transfer: Tally = field(default_factory=Tally)
-    queue: Tally = field(default_factory=Tally)
+    spare: tuple[int, int, int, int, int] | None = None
+    _parts: tuple[Tally, Tally, Tally, Tally] = field(default_factory=lambda: (Tally(), Tally(), Tally(), Tally()))
+
+    def add(self, items: int, wait: int, lifetime: int, transfer: int, queue: int) -> None:
+        for tally, value, weight in zip(self._parts, (wait, lifetime, transfer, queue), (items, 1, items, items)):
+            tally.add(value, weight)
+
+    def report(self, id: ChannelId) -> ChannelReport:
+        if self.spare is not None and not self._parts[0].n:
+            self.add(*self.spare)
+        return ChannelReport(id, self.items, self.buffers, *(part.take(_US_PER_MS) for part in self._parts))
 
 
 @dataclass(slots=True)
@@ -161,27 +171,22 @@ class ChannelMeter:
         tally.items += frame.items
         tally.buffers += 1
         self.oldest = frame.settings if self.oldest is None else min(self.oldest, frame.settings)
-        # At least one per interval, as in HPDC'12: a share of few buffers would often be none.
-        if tally.buffers > 1 and not tagged(frame.edge, frame.sender, frame.sequence, self.share):
-            self.step.dequeued(None)
+        self.step.dequeued(now_us - queued_us)
+        sampled = tagged(frame.edge, frame.sender, frame.sequence, self.share)
+        if not sampled and tally.spare is not None:
             return
-        queue_us = now_us - queued_us
-        tally.wait.add(frame.waited_us // frame.items, frame.items)
-        tally.lifetime.add(frame.shipped_us - frame.opened_us)
-        tally.transfer.add(queued_us + self.stamp.offset_us - frame.shipped_us, frame.items)
-        tally.queue.add(queue_us, frame.items)
-        self.step.dequeued(queue_us)
+        wait_us, lifetime_us = frame.waited_us // frame.items, frame.shipped_us - frame.opened_us
+        transfer_us = queued_us + self.stamp.offset_us - frame.shipped_us
+        times = frame.items, wait_us, lifetime_us, transfer_us, now_us - queued_us
+        if sampled:
+            tally.add(*times)
+        else:
+            tally.spare = times
 
     def take(self, receiver: int) -> list[ChannelReport]:
         """The interval's figures per sender, then start anew; a sender known from before reports its silence."""
         reports = [
-            ChannelReport(
-                ChannelId(self.edge, sender, receiver),
-                tally.items,
-                tally.buffers,
-                *(part.take(_US_PER_MS) for part in (tally.wait, tally.lifetime, tally.transfer, tally.queue)),
-            )
-            for sender, tally in sorted(self._senders.items())
+            tally.report(ChannelId(self.edge, sender, receiver)) for sender, tally in sorted(self._senders.items())
         ]
         self._senders, self.oldest = {sender: ChannelTally() for sender in self._senders}, None
         return reports

@@ -63,29 +63,42 @@ class Held:
 class Ages:
     """How old sampled records were: a fixed share of them, so that parts of several subtasks can be merged.
 
-    A buffer's tag stands for all of its records that are sampled.
+    A buffer's tag stands for all of its records that are sampled. If an interval has none, one that is not
+    sampled counts.
     """
 
     share: float = 1.0
     _credit: float = 0.0
+    _spare_us: int | None = None
     _tally: Tally = field(default_factory=Tally)
     _sketch: req_floats_sketch = field(default_factory=new_sketch)
 
     def due(self, records: int) -> int:
-        """How many of so many records are sampled; at least one per interval (as in HPDC'12)."""
+        """How many of so many records are sampled."""
         self._credit += records * self.share
         whole = int(self._credit)
         self._credit -= whole
-        return whole or (0 if self._tally.n else 1)
+        return whole
+
+    @property
+    def unknown(self) -> bool:
+        """Whether no age at all is known of this interval."""
+        return self._spare_us is None and not self._tally.n
 
     def add(self, age_us: int, records: int) -> None:
+        """Count an age for so many records; for none, keep it in case no other comes."""
+        if not records:
+            self._spare_us = age_us
+            return
         self._tally.add(age_us, records)
         age_ms = age_us / 1000
         self._sketch.update(np.full(records, age_ms, np.float32) if records > 1 else age_ms)
 
     def take(self) -> tuple[Latencies | None, tuple[float, ...]]:
         """The interval's latencies, and some of them as plain values; then start anew."""
-        moments, sketch = self._tally.take(1000), self._sketch
+        if self._spare_us is not None and not self._tally.n:
+            self.add(self._spare_us, 1)
+        moments, sketch, self._spare_us = self._tally.take(1000), self._sketch, None
         if moments is None:
             return None, ()
         self._sketch = new_sketch()

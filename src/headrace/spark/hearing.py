@@ -60,7 +60,7 @@ class Hearing:
         self.newest: dict[tuple[int, int], Heard] = {}
         self.history: deque[Heard] = deque(maxlen=_REMEMBERED)
         self._recent = Recent(self._fresh_s)
-        self._unseen: list[Report] = []
+        self._unseen: deque[Report] = deque(maxlen=_REMEMBERED)
 
     def take(self, heard: Heard) -> None:
         self.newest[heard.stage, heard.index] = heard
@@ -83,5 +83,6 @@ class Hearing:
 
     def unseen(self) -> tuple[Report, ...]:
         """What the controller has not seen yet: each report once."""
-        reports, self._unseen = tuple(self._unseen), []
+        reports = tuple(self._unseen)
+        self._unseen.clear()
         return reports
