@@ -11,6 +11,7 @@ import pyarrow as pa
 from headrace.connect.sink import Sink
 from headrace.errors import GraphError, SchemaError
 from headrace.graph.nodes import (
+    Combine,
     JoinHow,
     JoinNode,
     OnError,
@@ -133,6 +134,7 @@ class KeyedStream:
         coverage: float | None = None,
         at_least: Mapping[str, float] | None = None,
         expect: int | None = None,
+        combine: Combine = "auto",
         latency: Literal["read-ready", "read-write"] = "read-ready",
         parallelism: ParallelismLike | None = None,
         on_error: OnError | None = None,
@@ -151,6 +153,11 @@ class KeyedStream:
         written to disk at all if memory suffices to cover every key that frequent: counts are then too low
         by at most the share that ``coverage`` leaves, no frequent key is missed, and a few that are almost
         as frequent may be among the answers.
+
+        ``combine``: partial aggregates, made before the shuffle, and for sliding windows one per pane, which
+        overlapping windows share. ``"auto"`` makes them before the shuffle where that pays, and keeps panes or
+        whole windows by the rate and the number of keys it sees; ``True`` always keeps panes; ``False`` makes
+        none. Answers are the same.
         """
         name = name or self.job.auto_name("reduce", self.name)
         if not reducers:
@@ -162,6 +169,8 @@ class KeyedStream:
                 raise GraphError(f"reduce {name!r}: the column name {column!r} is taken; choose another")
         if engine not in ENGINES:
             raise GraphError(f"reduce {name!r}: engine {engine!r} is not one of {', '.join(ENGINES)}")
+        if combine not in ("auto", True, False):
+            raise GraphError(f"reduce {name!r}: combine={combine!r} is not 'auto', True or False")
         options = step_options(
             name, {"latency": latency, "parallelism": parallelism, "on_error": on_error, "returns": returns}
         )
@@ -178,6 +187,7 @@ class KeyedStream:
                 options,
                 _threshold(name, at_least),
                 expect,
+                combine,
             )
         )
 

@@ -17,6 +17,7 @@ OnError = Literal["fail", "skip"]
 TransformKind = Literal["map", "flat_map", "filter", "map_batch"]
 JoinHow = Literal["inner", "left", "right", "outer"]
 StateKind = Literal["value", "queue", "mapping"]
+Combine = Literal["auto"] | bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,7 @@ class ReduceNode:
     options: StepOptions = StepOptions()
     at_least: tuple[str, float] | None = None
     expect: int | None = None
+    combine: Combine = "auto"
 
     @property
     def mergeable(self) -> bool:

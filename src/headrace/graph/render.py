@@ -54,7 +54,8 @@ def describe(node: Node) -> str:
             what = ", ".join(f"{name}={reducer.describe()}" for name, reducer in node.reducers)
             over = node.window.describe() if node.window else "running"
             least = f", at least {node.at_least[0]} {node.at_least[1]:g}" if node.at_least else ""
-            return f"reduce by {', '.join(node.keys)} over {over}: {what}{least}{_memory(node)}"
+            alone = ", nothing combined" if node.combine is False else ""
+            return f"reduce by {', '.join(node.keys)} over {over}: {what}{least}{alone}{_memory(node)}"
         case ProcessNode():
             return f"process by {', '.join(node.keys)}, state {', '.join(n for n, _ in node.state) or 'none'}"
         case JoinNode():

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow as pa
 
-from headrace.graph.memory import engine_of
+from headrace.graph.combining import can_combine
 from headrace.graph.nodes import (
     JoinNode,
     Node,
@@ -23,12 +23,13 @@ from headrace.runtime.edges import Combiner, EdgeWriter
 from headrace.runtime.ends import Sink, Source
 from headrace.runtime.joining import Join
 from headrace.runtime.operators import Forward, Operator, Transform
+from headrace.runtime.paned import PanedReduce
 from headrace.runtime.plan import JobPlan
 from headrace.runtime.process import Process
 from headrace.runtime.reducing import CountReduce, Place, Reduce, RunningReduce, WholeInputReduce, make_table
 from headrace.runtime.sessions import SessionReduce
 from headrace.runtime.usercode import Guard
-from headrace.runtime.windowed import DirectReduce, PanedReduce
+from headrace.runtime.windowed import DirectReduce
 from headrace.state.table import Partials
 
 DeadLetter = Callable[[str, str, str], None]
@@ -87,25 +88,13 @@ def build_reduce(
         case None:
             return RunningReduce(node, schema, out, guard, place, eager=eager)
         case TimeWindow():
-            paned = can_combine(node)
-            return (PanedReduce if paned else DirectReduce)(node, schema, out, guard, place)
+            return (PanedReduce if can_combine(node) else DirectReduce)(node, schema, out, guard, place)
         case SessionWindow():
             return SessionReduce(node, schema, out, guard, place)
         case CountWindow():
             return CountReduce(node, schema, out, guard, place)
         case WholeInput():
             return WholeInputReduce(node, schema, out, guard, place)
-
-
-def can_combine(node: ReduceNode) -> bool:
-    """Whether partial aggregates may be made before the shuffle and shared between windows."""
-    if not node.mergeable or any(getattr(reducer, "early", None) is not None for _, reducer in node.reducers):
-        return False
-    if node.coverage is not None or engine_of(node)[0] == "mr":
-        return False  # coverage counts records, and MR-hash wants them as they are
-    return isinstance(node.window, (WholeInput, type(None))) or (
-        isinstance(node.window, TimeWindow) and not node.window.versioned
-    )
 
 
 def build_edges(
