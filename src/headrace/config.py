@@ -21,7 +21,7 @@ class Settings:
     them well below one percent of the time, so that they do not decide a p99. ``cut_s`` is the longest
     time a record waits in an output buffer, ``cut_bytes`` the size at which one is cut at once.
     ``chunk_s`` and ``chunk_bytes`` say how often, or after how much, changed state is written while
-    an epoch runs. A worker process that gives no sign of life for ``lease_s`` is taken to hang.
+    an epoch runs. With ``share``, steps that are equal run once (``graph.sharing``). A worker process that gives no sign of life for ``lease_s`` is taken to hang.
     """
 
     mode: Mode = "realtime"
@@ -43,6 +43,7 @@ class Settings:
     restart_backoff_s: float = 0.5
     trigger_s: float = 0.0
     debug_state: bool = False
+    share: bool = True
 
     @staticmethod
     def of(**options: Any) -> Settings:

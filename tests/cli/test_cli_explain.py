@@ -68,6 +68,37 @@ def test_a_job_is_chosen_by_name(headrace, app):
     assert headrace("explain", f"{path}:two", "--json").answer["job"] == "second"
 
 
+def test_explain_shows_what_jobs_share(headrace, app):
+    path = app(
+        """
+        import headrace as hr
+
+        def parse(record):
+            return record
+
+        def make(name, size):
+            job = hr.Job(name)
+            ticks = job.source("ticks", hr.generate(lambda n: {"k": n % 3, "t": n}, total=9), event_time="t")
+            window = hr.sliding(size, every="1 min")
+            counted = ticks.map(parse, name="parse").key_by("k").window(window).reduce(name="count", n=hr.count())
+            counted.sink("out", hr.console())
+            return job
+
+        fast, slow = make("fast", "5 min"), make("slow", "10 min")
+        """
+    )
+    done = headrace("explain", f"{path}:fast,slow")
+    assert "fast.count.panes: panes of 60 s by k: count()  → fast.count, slow.count" in done.out
+    assert "slow.parse: runs as fast.parse, which is the same" in done.out
+    plan = headrace("explain", f"{path}:fast,slow", "--json").answer
+    assert plan["job"] == "fast+slow"
+    assert plan["shared"] == [
+        {"step": "slow.ticks", "runs_as": "fast.ticks"},
+        {"step": "slow.parse", "runs_as": "fast.parse"},
+    ]
+    assert headrace("explain", f"{path}:fast,other").code == 2
+
+
 def test_main_of_an_app_does_not_run(headrace, app):
     path = app(
         """

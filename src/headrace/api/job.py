@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -12,13 +13,16 @@ from headrace.api.stream import Path, Stream, step_options
 from headrace.connect.sink import Sink
 from headrace.connect.source import Source
 from headrace.errors import GraphError
-from headrace.graph.nodes import Constraint, Graph, Node, OnError, SourceNode
+from headrace.graph.nodes import DEAD_LETTERS, Constraint, Graph, Letters, Node, OnError, SourceNode
 from headrace.graph.reducers import UserReducer
+from headrace.graph.together import together
 from headrace.graph.validate import validate
 from headrace.graph.windows import WholeInput, Window
 from headrace.schemas import SchemaLike, to_schema
 from headrace.units import Duration, duration_us
 
+_SHRINK_AT = 64
+"""Values of a key that a MapReduce program's ``combine`` is given at once."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
 
@@ -37,7 +41,7 @@ class Job:
             raise GraphError(f"job {name!r}: on_error={on_error!r} is not 'fail' or 'skip'")
         self.name = name
         self._on_error: OnError = "skip" if dead_letter is not None else on_error
-        self._dead_letter = dead_letter
+        self._letters = (Letters(DEAD_LETTERS, "", dead_letter),) if dead_letter is not None else ()
         self._nodes: dict[str, Node] = {}
         self._constraints: list[Constraint] = []
 
@@ -147,9 +151,7 @@ class Job:
 
     def graph(self, *, need_sink: bool = True) -> Graph:
         """The job as frozen data; raises GraphError if it is not a legal workflow."""
-        graph = Graph(
-            self.name, tuple(self._nodes.values()), tuple(self._constraints), self._on_error, self._dead_letter
-        )
+        graph = Graph(self.name, tuple(self._nodes.values()), tuple(self._constraints), self._on_error, self._letters)
         validate(graph, need_sink=need_sink)
         return graph
 
@@ -172,23 +174,34 @@ class Job:
         return name
 
 
+Jobs = Job | Sequence[Job]
+"""One job, or several that run together."""
+
+
+def graph_of(jobs: Jobs, *, need_sink: bool = True) -> Graph:
+    """A job's graph, or one graph of several jobs, in which each step's name has its job's in front."""
+    if isinstance(jobs, Job):
+        return jobs.graph(need_sink=need_sink)
+    if len(jobs) == 1:
+        return jobs[0].graph(need_sink=need_sink)
+    return together([job.graph(need_sink=need_sink) for job in jobs])
+
+
+@dataclass(frozen=True, slots=True)
 class _Pairs:
     """``map`` of a MapReduce program as a flat_map step."""
 
-    def __init__(self, fn: Callable[[dict[str, Any]], Iterable[tuple[Any, Any]]]) -> None:
-        self.fn = fn
+    fn: Callable[[dict[str, Any]], Iterable[tuple[Any, Any]]]
 
     def __call__(self, record: dict[str, Any]) -> list[dict[str, Any]]:
         return [{"key": key, "value": value} for key, value in self.fn(record)]
 
 
+@dataclass(frozen=True, slots=True)
 class _Values:
     """A key's values as reducer state: ``[key, [values]]``, shrunk by ``combine`` as they gather."""
 
-    SHRINK_AT = 64
-
-    def __init__(self, combine: Callable[[Any, list[Any]], Any] | None) -> None:
-        self.fn = combine
+    fn: Callable[[Any, list[Any]], Any] | None
 
     def update(self, state: list[Any], record: dict[str, Any]) -> list[Any]:
         values = state[1] if state else []
@@ -201,7 +214,7 @@ class _Values:
         return self._shrunk(one[0], [*one[1], *other[1]])
 
     def _shrunk(self, key: Any, values: list[Any]) -> list[Any]:
-        if self.fn is not None and len(values) >= self.SHRINK_AT:
+        if self.fn is not None and len(values) >= _SHRINK_AT:
             values = [self.fn(key, values)]
         return [key, values]
 
@@ -210,11 +223,11 @@ class _Values:
         return values
 
 
+@dataclass(frozen=True, slots=True)
 class _Reduced:
     """``reduce`` of a MapReduce program as a map step."""
 
-    def __init__(self, fn: Callable[[Any, list[Any]], Any]) -> None:
-        self.fn = fn
+    fn: Callable[[Any, list[Any]], Any]
 
     def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
         return {"key": record["key"], "value": self.fn(record["key"], record["values"])}

@@ -241,12 +241,15 @@ class KeyedStream:
 
 
 def step_options(step: str, options: Mapping[str, Any]) -> StepOptions:
-    """Read ``latency=``, ``chain=``, ``parallelism=``, ``on_error=`` and ``returns=`` of a step."""
-    unknown = set(options) - {"latency", "chain", "parallelism", "on_error", "returns"}
+    """Read the options that any step has.
+
+    ``latency=``, ``chain=``, ``parallelism=``, ``on_error=``, ``returns=``, and ``deterministic=False`` for a step
+    that may answer differently each time, or does more than answer: it never runs in place of an equal one.
+    """
+    known = ("latency", "chain", "parallelism", "on_error", "returns", "deterministic")
+    unknown = sorted(set(options) - {*known})
     if unknown:
-        raise GraphError(
-            f"step {step!r}: unknown option {sorted(unknown)[0]!r}; known: latency, chain, parallelism, on_error, returns"
-        )
+        raise GraphError(f"step {step!r}: unknown option {unknown[0]!r}; known: {', '.join(known)}")
     latency, on_error = options.get("latency", "read-ready"), options.get("on_error")
     if latency not in ("read-ready", "read-write"):
         raise GraphError(f"step {step!r}: latency={latency!r} is not 'read-ready' or 'read-write'")
@@ -262,6 +265,7 @@ def step_options(step: str, options: Mapping[str, Any]) -> StepOptions:
         parallelism=_parallelism(step, options.get("parallelism")),
         on_error=on_error,
         returns=returns,
+        deterministic=bool(options.get("deterministic", True)),
     )
 
 

@@ -66,6 +66,7 @@ def explanation(plan: JobPlan, settings: tuple[Setting, ...]) -> dict[str, Any]:
         ],
         "edges": [{"from": e.source, "to": e.target, "stage": e.border, "keys": list(e.keys)} for e in layout.edges],
         "panes": pane_choices(plan.graph),
+        "shared": [{"step": step, "runs_as": other} for step, other in plan.graph.shared],
         "constraints": [constraint.describe() for constraint in plan.graph.constraints],
         "spark": [{"key": s.key, "value": s.value, "why": s.why} for s in settings],
     }

@@ -11,6 +11,7 @@ from headrace.graph.combining import can_combine
 from headrace.graph.nodes import (
     JoinNode,
     Node,
+    PaneNode,
     ProcessNode,
     ReduceNode,
     SinkNode,
@@ -28,6 +29,7 @@ from headrace.runtime.plan import JobPlan
 from headrace.runtime.process import Process
 from headrace.runtime.reducing import CountReduce, Place, Reduce, RunningReduce, WholeInputReduce, make_table
 from headrace.runtime.sessions import SessionReduce
+from headrace.runtime.sharedpanes import SharedPanes
 from headrace.runtime.usercode import Guard
 from headrace.runtime.windowed import DirectReduce
 from headrace.state.table import Partials
@@ -68,6 +70,8 @@ def build_operator(plan: JobPlan, node: Node, guard: Guard) -> Operator:
         case ReduceNode():
             schema, out = plan.schema_into(node.name), plan.schemas[node.name]
             return build_reduce(node, schema, out, guard, Place(slices), eager=plan.eager)
+        case PaneNode():
+            return SharedPanes(node.table, plan.schema_into(node.name), guard, Place(slices))
         case ProcessNode():
             schema, out = plan.schema_into(node.name), plan.schemas[node.name]
             return Process(node, schema, out, guard, slices, debug=settings.debug_state)
@@ -118,6 +122,8 @@ def build_combiner(
     plan: JobPlan, edge: Edge, guards: dict[str, Guard], dead_letter: DeadLetter | None
 ) -> Combiner | None:
     node = plan.graph.by_name.get(edge.target)
+    if isinstance(node, PaneNode):
+        node = node.table
     if not isinstance(node, ReduceNode) or not can_combine(node):
         return None
     on_error = node.options.on_error or plan.graph.on_error

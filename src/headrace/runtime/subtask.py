@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from headrace.connect.sink import SinkContext, Staged
 from headrace.errors import FencedError, ProtocolError
-from headrace.graph.nodes import ReduceNode, SinkNode
+from headrace.graph.nodes import SinkNode
 from headrace.graph.stages import Edge
 from headrace.runtime.batch import Batch, from_wire, wire_schema
 from headrace.runtime.build import build_edges, build_operators
@@ -37,7 +37,6 @@ from headrace.state.loading import load_slices
 from headrace.tokens import Token
 
 ROW_SCHEMA = pa.schema([("route", pa.int32()), ("payload", pa.binary())])
-DEAD_LETTERS = "dead_letters"
 _BUSY_ROWS_PER_TURN = 1_000_000
 _IDLE_WAIT_S = 0.05
 _LISTEN_EVERY_US = 20_000
@@ -63,12 +62,12 @@ class Subtask:
     def __init__(self, plan: JobPlan, stage: int) -> None:
         self.plan, self.stage = plan, stage
         self.version: tuple[Token | None, int] | None = None
-        self._letters: list[dict[str, str]] = []
-        dead_letter = self._dead_letter if plan.graph.dead_letter is not None else None
+        self._letters: dict[str, list[dict[str, str]]] = {}
+        dead_letter = self._dead_letter if plan.graph.letters else None
         self._operators, self._guards = build_operators(plan, stage, dead_letter)
         self._sources = [o for o in self._operators.values() if isinstance(o, Source)]
         self._sinks = [o for o in self._operators.values() if isinstance(o, Sink)]
-        self._letter_sink = Sink(SinkNode(DEAD_LETTERS, plan.graph.dead_letter, ())) if plan.graph.dead_letter else None
+        self._letter_sinks = {name: Sink(SinkNode(name, sink, ())) for name, sink in plan.graph.letter_sinks.items()}
         self._inbound = {
             edge.id: self._make_inbound(edge) for edge in plan.layout.border(stage) if edge.target in self._operators
         }
@@ -111,7 +110,7 @@ class Subtask:
             if fresh:
                 operator.restored(held[name])
             operator.begin_epoch()
-        for sink in [*self._sinks, *([self._letter_sink] if self._letter_sink else [])]:
+        for sink in (*self._sinks, *self._letter_sinks.values()):
             sink.open(self._sink_context(sink.name))
         senders = range(0)
         if self.stage and plan.eager:
@@ -185,9 +184,7 @@ class Subtask:
         assert ticket is not None and chunks is not None
         chunks.write(self._swapped(), now_us())
         stored = chunks.finish()
-        staged: list[Staged] = [s for sink in self._sinks for s in sink.close()]
-        if self._letter_sink is not None:
-            staged += self._letter_sink.close()
+        staged: list[Staged] = [s for sink in (*self._sinks, *self._letter_sinks.values()) for s in sink.close()]
         self._report()
         self.version = (ticket.token, ticket.group)
         return Description(
@@ -380,20 +377,21 @@ class Subtask:
         )
 
     def _dead_letter(self, step: str, record: str, reason: str) -> None:
-        self._letters.append({"step": step, "record": record, "reason": reason})
+        name = self.plan.graph.letters_of(step)
+        if name is not None:
+            self._letters.setdefault(name, []).append({"step": step, "record": record, "reason": reason})
 
     def _write_letters(self) -> None:
-        if self._letters and self._letter_sink is not None:
-            records = pa.RecordBatch.from_pylist(self._letters)
-            self._letter_sink.on_batch(0, Batch(records, np.zeros(len(self._letters), np.int64), now_us()))
-            self._letters = []
+        for name, letters in self._letters.items():
+            records = pa.RecordBatch.from_pylist(letters)
+            self._letter_sinks[name].on_batch(0, Batch(records, np.zeros(len(letters), np.int64), now_us()))
+        self._letters = {}
 
     def _sink_context(self, step: str) -> Callable[[], SinkContext]:
         plan, ticket, control = self.plan, self._ticket, self._control
         assert ticket is not None
         node = plan.graph.by_name.get(step)
-        sink = node.sink if isinstance(node, SinkNode) else plan.graph.dead_letter
-        assert sink is not None
+        sink = node.sink if isinstance(node, SinkNode) else plan.graph.letter_sinks[step]
 
         def make() -> SinkContext:
             staging: Path = sink.staging_root(plan.checkpoint) / step / str(ticket.token)
@@ -412,7 +410,7 @@ class Subtask:
         """Fresh sending ends: sequences and audit counts start anew with each attempt."""
         for operator in self._operators.values():
             operator.outputs = [(t, p) for t, p in operator.outputs if isinstance(t, Operator)]
-        dead_letter = self._dead_letter if self._letter_sink is not None else None
+        dead_letter = self._dead_letter if self._letter_sinks else None
         self._edges = build_edges(self.plan, self.stage, self._index, self._guards, dead_letter)
         places = np.array(ticket.places, np.int64)
         for edge in self._edges:
@@ -422,10 +420,7 @@ class Subtask:
 
     def _make_inbound(self, edge: Edge) -> Inbound:
         operator = self._operators[edge.target]
-        node = self.plan.graph.by_name.get(edge.target)
         origin = next((p.origin for p in self.plan.layout.passes if p.name == edge.target), None)
         schema = self.plan.schemas[origin] if origin else self.plan.schema_into(edge.target, edge.port)
-        partial = (
-            operator.table.combined_schema if isinstance(operator, Reduce) and isinstance(node, ReduceNode) else None
-        )
+        partial = operator.table.combined_schema if isinstance(operator, Reduce) else None
         return Inbound(edge, operator, schema, partial, self.plan.settings.slices, ChannelMeter(edge.id))
