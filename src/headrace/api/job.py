@@ -17,12 +17,14 @@ from headrace.graph.nodes import DEAD_LETTERS, Constraint, Graph, Letters, Node,
 from headrace.graph.reducers import UserReducer
 from headrace.graph.together import together
 from headrace.graph.validate import validate
-from headrace.graph.windows import WholeInput, Window
+from headrace.graph.windows import SessionWindow, TimeWindow, WholeInput, Window
 from headrace.schemas import SchemaLike, to_schema
 from headrace.units import Duration, duration_us
 
 _SHRINK_AT = 64
 """Values of a key that a MapReduce program's ``combine`` is given at once."""
+_BOUNDS = ("window_start", "window_end")
+_STAMP = pa.timestamp("us", "UTC")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
 
@@ -127,7 +129,8 @@ class Job:
         """A classic MapReduce program as a step: rows of ``key`` and ``value``.
 
         ``map(record)`` yields (key, value) pairs, ``combine(key, values)`` shrinks values to one,
-        ``reduce(key, values)`` gives the key's result. Without a window, results come at the end.
+        ``reduce(key, values)`` gives the key's result. Without a window, results come at the end; with one of
+        time, each also has its ``window_start`` and ``window_end``. The functions are the same in both cases.
         ``pairs`` and ``returns`` declare the types of ``key`` and ``value`` after map and after reduce,
         where the first records do not show them.
         """
@@ -147,7 +150,10 @@ class Job:
         grouped = UserReducer(init=list, update=values.update, combine=values.combine, finalize=values.finish)
         keyed = mapped.key_by("key").window(window or WholeInput())
         reduced = keyed.reduce(name=f"{name}.group", values=grouped, returns=gathered)
-        return reduced.map(_Reduced(reduce), name=name, returns=returns)
+        results = to_schema(returns) if returns is not None else None
+        if results is not None and isinstance(window, (TimeWindow, SessionWindow)):
+            results = pa.schema([*results, *(pa.field(name, _STAMP) for name in _BOUNDS if name not in results.names)])
+        return reduced.map(_Reduced(reduce), name=name, returns=results)
 
     def graph(self, *, need_sink: bool = True) -> Graph:
         """The job as frozen data; raises GraphError if it is not a legal workflow."""
@@ -230,4 +236,5 @@ class _Reduced:
     fn: Callable[[Any, list[Any]], Any]
 
     def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
-        return {"key": record["key"], "value": self.fn(record["key"], record["values"])}
+        bounds = {name: record[name] for name in _BOUNDS if name in record}
+        return {"key": record["key"], "value": self.fn(record["key"], record["values"]), **bounds}
