@@ -21,8 +21,9 @@ class Settings:
     them well below one percent of the time, so that they do not decide a p99. ``cut_s`` is the longest
     time a record waits in an output buffer, ``cut_bytes`` the size at which one is cut at once.
     ``chunk_s`` and ``chunk_bytes`` say how often, or after how much, changed state is written while
-    an epoch runs. A worker process that gives no sign of life for ``lease_s`` is taken to hang.
-    ``cut_by``: what the controller adapts, where a job has latency constraints.
+    an epoch runs. With ``share``, steps that are equal run once (``graph.sharing``). A worker process that
+    gives no sign of life for ``lease_s`` is taken to hang. ``cut_by``: what the controller adapts, where a
+    job has latency constraints.
     ``chaining="dynamic"`` gives every stateless step a process that the controller may do without;
     "static" chains all steps between two shuffles.
     """
@@ -48,6 +49,7 @@ class Settings:
     cut_by: Literal["deadline", "size"] = "deadline"
     chaining: Literal["static", "dynamic"] = "static"
     debug_state: bool = False
+    share: bool = True
 
     @staticmethod
     def of(**options: Any) -> Settings:

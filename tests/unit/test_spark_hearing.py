@@ -52,8 +52,8 @@ def test_a_controller_sees_every_report_once(told: tuple[Any, list[dict[str, Any
     for start in range(0, len(bodies), 3):
         for body in bodies[start : start + 3]:
             hearing.take(Heard.of(body))
-        seen += hearing.observation(0.0, {"count": 2}).reports
-    assert hearing.observation(0.0, {"count": 2}).reports == ()
+        seen += hearing.unseen()
+    assert hearing.unseen() == ()
     assert seen == [Heard.of(body).report for body in bodies]
 
 

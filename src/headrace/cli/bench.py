@@ -19,6 +19,7 @@ _EXPERIMENTS = {
     "keyed-count": "running count per key at a high rate, vectorised",
     "throughput": "CSV files as fast as possible into windowed counts; stock Spark SQL on the same files",
     "hash-engines": "every hash engine and sort-merge by skew, order of keys and memory; expiring sessions",
+    "combining": "sliding windows from panes or one by one, by size and values per key; the constant of the rule",
     "recovery": "kill -9 of driver and workers at random moments; answers compared with a reference",
 }
 
@@ -30,7 +31,7 @@ def bench(
     seconds: Annotated[int | None, typer.Option(help="How long to generate load.")] = None,
     warmup: Annotated[int, typer.Option(help="Seconds at the start that do not count.")] = 10,
     events: Annotated[int, typer.Option(help="Events in the throughput experiment.")] = 5_000_000,
-    items: Annotated[int, typer.Option(help="Tuples per setting of the hash-engines experiment.")] = 100_000,
+    items: Annotated[int, typer.Option(help="Tuples per setting of hash-engines and combining.")] = 100_000,
     kills: Annotated[int, typer.Option(help="Kills in the recovery experiment.")] = 10,
     seed: Annotated[int, typer.Option(help="Seed of the recovery experiment's dice.")] = 1,
     repeat: Annotated[int, typer.Option(help="Repeat and report medians with ranges.")] = 1,
@@ -117,6 +118,10 @@ def _experiment(
         from headrace.bench.hash_engines import hash_engines
 
         return lambda: hash_engines(items, lambda line: print(line, file=sys.stderr, flush=True))
+    if name == "combining":
+        from headrace.bench.combining import combining
+
+        return lambda: combining(items, lambda line: print(line, file=sys.stderr, flush=True))
     from headrace.bench.recovery import recovery
 
     return lambda: recovery(kills, rate or 5000, seconds or 20 * kills, seed, **{"epoch": "3 s", **settings})

@@ -11,6 +11,7 @@ import typer
 from rich.live import Live
 from rich.text import Text
 
+from headrace.api.job import Job
 from headrace.bench.figures import TreeWatch
 from headrace.cli import options
 from headrace.cli.answers import VIOLATED, answering, messages
@@ -54,7 +55,7 @@ def run(
     settings |= {"parallelism": parallelism} if parallelism else {}
     with answering(as_json=json, traceback=traceback) as answer:
         job = load_job(app)
-        answer |= {"job": job.name, "mode": mode}
+        answer |= {"job": "+".join(one.name for one in ([job] if isinstance(job, Job) else job)), "mode": mode}
         logging.getLogger("headrace").setLevel(logging.ERROR)  # what it warns of is shown as news
         console = messages()
         with StopWish() as wish, TreeWatch() as resources:

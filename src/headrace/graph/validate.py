@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from headrace.errors import GraphError
+from headrace.graph.combining import check_combine
 from headrace.graph.memory import check_memory
 from headrace.graph.nodes import Graph, JoinNode, Node, ReduceNode, SinkNode, SourceNode, is_keyed
 from headrace.graph.reducers import Aggregate, UserReducer
@@ -22,6 +23,7 @@ def validate(graph: Graph, *, need_sink: bool = True) -> None:
         if isinstance(node, ReduceNode):
             check_memory(node)
             check_threshold(node)
+            check_combine(node)
     for constraint in graph.constraints:
         if constraint.end not in reachable(graph, constraint.start):
             raise GraphError(

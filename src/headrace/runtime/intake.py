@@ -7,7 +7,6 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from headrace.errors import ProtocolError
-from headrace.graph.nodes import ReduceNode
 from headrace.graph.stages import Edge
 from headrace.runtime.batch import from_wire, wire_schema
 from headrace.runtime.edges import now_us
@@ -118,11 +117,8 @@ class Intake:
 
     def _make_inbound(self, edge: Edge) -> Inbound:
         plan, operator = self._plan, self._operators[edge.target]
-        node = plan.graph.by_name.get(edge.target)
         origin = next((p.origin for p in plan.layout.passes if p.name == edge.target), None)
         schema = plan.schemas[origin] if origin else plan.schema_into(edge.target, edge.port)
-        partial = (
-            operator.table.combined_schema if isinstance(operator, Reduce) and isinstance(node, ReduceNode) else None
-        )
+        partial = operator.table.combined_schema if isinstance(operator, Reduce) else None
         meter = ChannelMeter(edge.id, operator.meter, plan.settings.sample_share, self._stamp)
         return Inbound(edge, operator, schema, partial, plan.settings.slices, meter)

@@ -42,7 +42,8 @@ class Outlet:
         plan, stage = self._plan, self._stage
         self._index = index
         for operator in operators.values():
-            operator.outputs = [(t, p) for t, p in operator.outputs if isinstance(t, Operator)]
+            stay = [(t, p) for t, p in operator.outputs if isinstance(t, Operator)]
+            operator.outputs = stay if stage.first == stage.last else []
         border = build_edges(plan, stage.index, index, guards, dead_letter) if stage.index == stage.last else []
         places = np.array(ticket.places, np.int64)
         for edge in border:

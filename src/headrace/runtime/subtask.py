@@ -34,7 +34,6 @@ from headrace.state.changes import Pending, Store
 from headrace.state.loading import load_slices
 from headrace.tokens import Token
 
-DEAD_LETTERS = "dead_letters"
 _BUSY_ROWS_PER_TURN = 1_000_000
 _IDLE_WAIT_S = 0.05
 _LISTEN_EVERY_US = 20_000
@@ -64,12 +63,12 @@ class Subtask:
     def __init__(self, plan: JobPlan, stage: int) -> None:
         self.plan, self.stage = plan, stage
         self.version: tuple[Token | None, int | None, int] | None = None
-        self._letters: list[dict[str, str]] = []
-        dead_letter = self._dead_letter if plan.graph.dead_letter is not None else None
+        self._letters: dict[str, list[dict[str, str]]] = {}
+        dead_letter = self._dead_letter if plan.graph.letters else None
         self._operators, self._guards = build_operators(plan, stage, dead_letter)
         self._sources = [o for o in self._operators.values() if isinstance(o, Source)]
         self._sinks = [o for o in self._operators.values() if isinstance(o, Sink)]
-        self._letter_sink = Sink(SinkNode(DEAD_LETTERS, plan.graph.dead_letter, ())) if plan.graph.dead_letter else None
+        self._letter_sinks = {name: Sink(SinkNode(name, sink, ())) for name, sink in plan.graph.letter_sinks.items()}
         self._stamp = Stamp()
         self._intake = Intake(plan, stage, self._operators, self._stamp)
         self._outlet = Outlet(plan, stage, self._stamp)
@@ -108,9 +107,9 @@ class Subtask:
             if fresh:
                 operator.restored(held[name])
             operator.begin_epoch()
-        for sink in [*self._sinks, *([self._letter_sink] if self._letter_sink else [])]:
+        for sink in (*self._sinks, *self._letter_sinks.values()):
             sink.open(self._sink_context(sink.name))
-        dead_letter = self._dead_letter if self._letter_sink is not None else None
+        dead_letter = self._dead_letter if self._letter_sinks else None
         self._outlet.orders = ticket.orders
         self._outlet.begin(index, ticket, self._operators, self._guards, dead_letter)
         self._intake.begin(index, self._outlet.links)
@@ -168,9 +167,7 @@ class Subtask:
         assert ticket is not None and chunks is not None
         chunks.write(self._swapped(), now_us())
         stored = chunks.finish()
-        staged: list[Staged] = [s for sink in self._sinks for s in sink.close()]
-        if self._letter_sink is not None:
-            staged += self._letter_sink.close()
+        staged: list[Staged] = [s for sink in (*self._sinks, *self._letter_sinks.values()) for s in sink.close()]
         self._reporter.send(now_us(), exhausted=self.has_sources and self.exhausted)
         self.version = (ticket.token, ticket.group, ticket.groups)
         return Description(
@@ -264,20 +261,21 @@ class Subtask:
             raise FencedError(str(message.get("why", "a newer attempt owns this work")))
 
     def _dead_letter(self, step: str, record: str, reason: str) -> None:
-        self._letters.append({"step": step, "record": record, "reason": reason})
+        name = self.plan.graph.letters_of(step)
+        if name is not None:
+            self._letters.setdefault(name, []).append({"step": step, "record": record, "reason": reason})
 
     def _write_letters(self) -> None:
-        if self._letters and self._letter_sink is not None:
-            records = pa.RecordBatch.from_pylist(self._letters)
-            self._letter_sink.on_batch(0, Batch(records, np.zeros(len(self._letters), np.int64), now_us()))
-            self._letters = []
+        for name, letters in self._letters.items():
+            records = pa.RecordBatch.from_pylist(letters)
+            self._letter_sinks[name].on_batch(0, Batch(records, np.zeros(len(letters), np.int64), now_us()))
+        self._letters = {}
 
     def _sink_context(self, step: str) -> Callable[[], SinkContext]:
         plan, ticket, control = self.plan, self._ticket, self._control
         assert ticket is not None
         node = plan.graph.by_name.get(step)
-        sink = node.sink if isinstance(node, SinkNode) else plan.graph.dead_letter
-        assert sink is not None
+        sink = node.sink if isinstance(node, SinkNode) else plan.graph.letter_sinks[step]
 
         def make() -> SinkContext:
             staging: Path = sink.staging_root(plan.checkpoint) / step / str(ticket.token)
