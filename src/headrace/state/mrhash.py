@@ -16,7 +16,7 @@ from headrace.state.bounded import Parts
 from headrace.state.bounds import Bound
 from headrace.state.buckets import bucket_of
 from headrace.state.changes import PANE, Store
-from headrace.state.diskrows import Buckets, DiskRows
+from headrace.state.diskrows import Buckets, DiskRows, Slices
 from headrace.state.grouping import Rows
 from headrace.state.hashing import slices_of
 from headrace.state.panes import Settled
@@ -39,7 +39,7 @@ class MrHash:
         self.table = parts.table(None, INC)  # stays empty; knows how to hash keys
         stored = pa.schema([pa.field(PANE, pa.int64()), pa.field(TIME, pa.int64()), *schema])
         buffer_bytes = int(bound.memory_bytes * _BUFFER_SHARE)
-        self.disk = DiskRows(stored, self._buckets_of, bound.directory, buffer_bytes)
+        self.disk = DiskRows(stored, self._buckets_of, self._slices_of, bound.directory, buffer_bytes)
         self._below_bytes = 0
 
     @property
@@ -57,7 +57,7 @@ class MrHash:
     def absorb(self, batch: pa.RecordBatch, key_columns: list[pa.Array], panes: Rows | int, times: Rows) -> Rows:
         of_row = np.full(batch.num_rows, panes) if isinstance(panes, int) else panes
         rows = pa.RecordBatch.from_arrays([pa.array(of_row), pa.array(times), *batch.columns], schema=self._stored)
-        self.disk.add(rows, slices_of(key_columns, self._bound.slices))
+        self.disk.add(rows)
         return np.full(batch.num_rows, -1)
 
     def absorb_partial(self, partial: pa.RecordBatch) -> Rows:
@@ -87,6 +87,9 @@ class MrHash:
     def _buckets_of(self, rows: pa.RecordBatch) -> Buckets:
         keys = [rows.column(key) for key in self._keys]
         return bucket_of(self.table.index.key_hashes(keys), self._bound.level, self._bound.bucket_count)
+
+    def _slices_of(self, rows: pa.RecordBatch) -> Slices:
+        return slices_of([rows.column(key) for key in self._keys], self._bound.slices)
 
     def _settle(self, pane: int, bucket: int) -> Settled:
         room = self._bound.memory_bytes * _GROUPED_SHARE
