@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.errors import DataError
+from headrace.state.allocator import give_back_freed
 from headrace.state.bounds import SETTLING_SHARE, TABLE_SHARE, Bound, rows_for
 from headrace.state.buckets import bucket_of
 from headrace.state.changes import Store
@@ -52,6 +53,7 @@ class BoundedTable:
     """``table`` holds the resident keys, ``disk`` the rest. Reducers must be mergeable."""
 
     def __init__(self, parts: Parts, bound: Bound) -> None:
+        give_back_freed()
         self._parts, self.bound = parts, bound
         auto = bound.engine == "auto"
         widest = FREQUENT if auto else ENGINES[bound.engine]
@@ -158,6 +160,7 @@ class BoundedTable:
 
     def close(self) -> None:
         self.disk.close()
+        del self.table.overflow  # as in DiskRows: no circle
 
     def _turn(self, batch: pa.RecordBatch, keys: list[pa.Array], panes: Rows | int, times: Rows) -> Rows:
         admission = self.table.admit(keys, panes)

@@ -11,7 +11,7 @@ _LEAST_TURN, _MOST_TURN = 16, 8192
 """Records offered at once: what a policy pushes out during a turn stays in memory until its end."""
 _LEAST_INC_TURN = 256
 """INC pushes nothing out; so many records take some 40 kB, and fewer cost more in calls than in work."""
-TABLE_SHARE, BUFFER_SHARE, TURN_SHARE, SETTLING_SHARE = 0.6, 0.1, 0.3, 0.4
+TABLE_SHARE, BUFFER_SHARE, TURN_SHARE, SETTLING_SHARE = 0.6, 0.06, 0.3, 0.35
 """Of the memory bound. Buckets are settled between turns, with the buffer empty: that room serves twice."""
 _TURN_BYTES = 300
 """What a record takes while it is offered: its hash, its row, its copy among those refused, their partials."""

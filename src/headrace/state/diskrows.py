@@ -193,6 +193,7 @@ class DiskRows:
 
     def close(self) -> None:
         """Remove the files, and the process's own directory with the last of them."""
+        del self._bucket_of, self._slice_of  # a circle to the table they belong to, whose memory is needed at once
         if self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)
             if self._parent.parent.name.startswith(_HOME):
