@@ -34,7 +34,8 @@ def run_stock(name: str, **options: Any) -> dict[str, Any]:
     return figures
 
 
-def _session(**more: str) -> Any:
+def stock_session(**more: str) -> Any:
+    """A session for two cores: two partitions per shuffle, state in RocksDB with changelogs."""
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -95,7 +96,7 @@ def latency(rate: int, seconds: int) -> dict[str, Any]:
         def streamReader(self, schema: Any) -> DataSourceStreamReader:
             return Reader()
 
-    session = _session()
+    session = stock_session()
     session.dataSource.register(Items)
     results: list[Any] = []
 
@@ -124,7 +125,7 @@ def throughput(directory: str, output: str, warmup: str) -> dict[str, Any]:
     """Count per key and 10 s window over CSV files, until all are read; timed without start-up."""
     from pyspark.sql import functions as F
 
-    session = _session()
+    session = stock_session()
     schema = "ts long, key long, value double"
 
     def count(path: str, out: str, checkpoint: str) -> float:
