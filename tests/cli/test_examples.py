@@ -12,9 +12,12 @@ from pathlib import Path
 from types import ModuleType
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from headrace.api.job import Job
+from headrace.bench.trades import Trades, symbol_names
+from headrace.bench.trades_windows import windows_of
 from headrace.cli.loading import load_module
 from headrace.config import Settings
 from headrace.spark.planning import plan_job
@@ -22,8 +25,8 @@ from headrace.testing import run_local
 
 MODES = ("realtime", "microbatch", "batch")
 NAMES = (
-    *("click_count", "dead_letters", "frequent_users", "hot_topics", "inverted_index", "kmeans_step", "sessions"),
-    *("tag_index", "trigrams", "windowed_words", "word_count"),
+    *("click_count", "dead_letters", "figure_one", "frequent_users", "hot_topics", "inverted_index", "kmeans_step"),
+    *("macd", "moving_average", "sessions", "tag_index", "trigrams", "windowed_words", "word_count"),
 )
 
 
@@ -202,6 +205,39 @@ def test_hot_topics(example, mode, examples):
     found = {(row["window_end"].minute * 60 + row["window_end"].second, row["tag"]): row["n"] for row in rows}
     assert found == hot
     assert {tag for _, tag in found} == {"eclipse", "python", "spark"}
+
+
+def _means(trades: Trades, size_s: int, slide_s: int) -> dict[tuple[int, str], float]:
+    """Mean prices by window end and symbol."""
+    made = windows_of(trades, size_s, slide_s)
+    names = symbol_names().take(pa.array(made.symbols)).to_pylist()
+    return dict(zip(zip(made.ends_s.tolist(), names), (made.cents / made.trades).tolist()))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_moving_average(example, mode):
+    rows = run_local(example("moving_average"), mode=mode)["out"]
+    found = {(row["window_end"].timestamp(), row["symbol"]): row["cents"] for row in rows}
+    assert len(found) == len(rows)
+    assert found == _means(Trades(30), 10, 1)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_macd(example, mode):
+    rows = run_local(example("macd"), mode=mode)["out"]
+    found = {(row["window_end"].timestamp(), row["symbol"]): row["macd"] for row in rows}
+    assert len(found) == len(rows)
+    slow = _means(Trades(720), 600, 60)
+    assert found == {key: mean - slow[key] for key, mean in _means(Trades(720), 300, 60).items()}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_figure_one(example, mode):
+    rows = run_local(example("figure_one"), mode=mode)
+    assert sorted(row["n"] for row in rows["out-c"]) == list(range(10_000))
+    assert sorted(row["n"] for row in rows["out-e"]) == list(range(2_000))
+    assert {len(row["value"]) for row in rows["out-c"]} == {50}
+    assert {len(row["value"]) for row in rows["out-e"]} == {100}
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -20,6 +20,8 @@ _EXPERIMENTS = {
     "throughput": "CSV files as fast as possible into windowed counts; stock Spark SQL on the same files",
     "hash-engines": "every hash engine and sort-merge by skew, order of keys and memory; expiring sessions",
     "combining": "sliding windows from panes or one by one, by size and values per key; the constant of the rule",
+    "combine": "moving averages of trades by window size, with panes, without, and by stock Spark",
+    "macd": "two moving averages over shared panes, unshared, by re-run batch jobs and by stock Spark",
     "recovery": "kill -9 of driver and workers at random moments; answers compared with a reference",
 }
 
@@ -122,6 +124,14 @@ def _experiment(
         from headrace.bench.combining import combining
 
         return lambda: combining(items, lambda line: print(line, file=sys.stderr, flush=True))
+    if name == "combine":
+        from headrace.bench.combine import combine
+
+        return lambda: combine(lambda line: print(line, file=sys.stderr, flush=True), stock=stock, **settings)
+    if name == "macd":
+        from headrace.bench.macd import macd
+
+        return lambda: macd(lambda line: print(line, file=sys.stderr, flush=True), stock=stock, **settings)
     from headrace.bench.recovery import recovery
 
     return lambda: recovery(kills, rate or 5000, seconds or 20 * kills, seed, **{"epoch": "3 s", **settings})
