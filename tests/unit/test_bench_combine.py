@@ -44,8 +44,7 @@ def test_figures() -> None:
 
 
 def test_a_workers_cpu_time_is_its_last_report() -> None:
-    reports = [{"pid": 1, "cpu_s": 0.5}, {"pid": 2, "cpu_s": 1.0}, {"pid": 1, "cpu_s": 2.5}]
-    assert worker_cpu_s(reports) == 3.5
+    assert worker_cpu_s([(1, 0.5), (2, 1.0), (1, 2.5)]) == 3.5
 
 
 def test_results_become_whole_numbers() -> None:

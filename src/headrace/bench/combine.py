@@ -127,7 +127,7 @@ def _average(session: Any, trades: Path, size_s: int, form: str, settings: dict[
         average.map_batch(as_numbers, name="numbers").sink("out", hr.callback(recorder))
         before_s = driver_cpu_s()
         run = hr.run(job, spark=session, **settings)
-        worker_s = worker_cpu_s(run.reports())
+        worker_s = worker_cpu_s((heard.pid, heard.cpu_s) for heard in run.reports())
         took = Took(run.busy_s, driver_cpu_s() - before_s + worker_s, worker_s)
         table = recorder.read()
     return Windows(table["end_s"], table["symbol"], table["cents"], table["trades"]), took

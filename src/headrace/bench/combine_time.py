@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import psutil
 
@@ -25,6 +24,9 @@ def driver_cpu_s() -> float:
     return sum(time.user + time.system for time in times)
 
 
-def worker_cpu_s(reports: Iterable[Mapping[str, Any]]) -> float:
-    """The same of a run's Python workers, which end with it: Spark's daemon leaves nobody to ask afterwards."""
-    return sum({report["pid"]: float(report["cpu_s"]) for report in reports}.values())
+def worker_cpu_s(used: Iterable[tuple[int, float]]) -> float:
+    """The same of a run's Python workers, from what each process had used at its last report.
+
+    They end with the run: Spark's daemon leaves nobody to ask afterwards.
+    """
+    return sum(dict(used).values())

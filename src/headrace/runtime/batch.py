@@ -25,6 +25,7 @@ class Batch:
     interleaving and after every restart. ``late`` is None when all records are on time.
     ``born_us`` is when the oldest record was due or read; ``tag_us`` when one was that was drawn at
     random, for measuring. A step's results have the tag of what made it emit them (None until then).
+    ``held_us`` is how long its records waited, in the mean, before their source read them.
     """
 
     records: pa.RecordBatch
@@ -32,6 +33,7 @@ class Batch:
     born_us: int
     late: Times | None = None
     tag_us: int | None = None
+    held_us: int = 0
 
     @property
     def rows(self) -> int:
@@ -45,6 +47,7 @@ class Batch:
             self.born_us,
             self.late[positions] if self.late is not None else None,
             self.tag_us,
+            self.held_us,
         )
 
     def where(self, mask: npt.NDArray[np.bool_]) -> Batch:
@@ -54,11 +57,12 @@ class Batch:
             self.born_us,
             self.late[mask] if self.late is not None else None,
             self.tag_us,
+            self.held_us,
         )
 
     def with_records(self, records: pa.RecordBatch) -> Batch:
         """Other columns for the same rows."""
-        return Batch(records, self.times, self.born_us, self.late, self.tag_us)
+        return Batch(records, self.times, self.born_us, self.late, self.tag_us, self.held_us)
 
 
 def wire_schema(schema: pa.Schema, *, late: bool) -> pa.Schema:

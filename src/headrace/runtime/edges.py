@@ -61,7 +61,7 @@ class EdgeWriter:
     A spread edge gives the first ``active`` of them records in turn. ``since_us``: when the clock of
     what is to be sent began; it leaves after ``deadline_us`` or with ``limit_bytes``, whatever is first.
     ``entered_us`` is the sum over the pending rows of when each came: with it a row's mean wait is known
-    at the cut. It is the open buffer's, so that of each receiver's part of it only in the mean.
+    at the cut; what a source let wait, in place of the buffer, counts too. It is the open buffer's, so that of each receiver's part of it only in the mean.
     """
 
     edge: Edge
@@ -96,7 +96,7 @@ class EdgeWriter:
         now = now_us()
         self.opened_us = self.opened_us or now
         self.pending_rows += batch.rows
-        self.entered_us += batch.rows * now
+        self.entered_us += batch.rows * (now - batch.held_us)
         (self.pending if batch.late is None else self.pending_late).append(batch)
         self.pending_bytes += batch.records.nbytes
 

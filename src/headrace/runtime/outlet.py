@@ -11,7 +11,7 @@ from headrace.runtime.build import DeadLetter, build_edges, build_links
 from headrace.runtime.edges import EdgeWriter, now_us
 from headrace.runtime.frames import Frame, Kind, sender_id
 from headrace.runtime.links import LEG_END, Links
-from headrace.runtime.operators import Operator
+from headrace.runtime.operators import Operator, Receiver
 from headrace.runtime.orders import Orders
 from headrace.runtime.plan import JobPlan, Ticket
 from headrace.runtime.stamps import Stamp
@@ -42,7 +42,7 @@ class Outlet:
         plan, stage = self._plan, self._stage
         self._index = index
         for operator in operators.values():
-            stay = [(t, p) for t, p in operator.outputs if isinstance(t, Operator)]
+            stay: list[tuple[Receiver, int]] = [(t, p) for t, p in operator.outputs if isinstance(t, Operator)]
             operator.outputs = stay if stage.first == stage.last else []
         border = build_edges(plan, stage.index, index, guards, dead_letter) if stage.index == stage.last else []
         places = np.array(ticket.places, np.int64)
