@@ -78,9 +78,11 @@ class View:
                 service_ms += calls * step.service_ms
                 variance += calls * ((step.service_variation or 0.0) * step.service_ms) ** 2
         variation = variance**0.5 / service_ms if service_ms else 0.0
+        shares = [(step.latency_ms or 0.0, step.items_per_customer or 1.0) for step in steps]
+        batch_ms = sum(latency_ms * (1 - 1 / items) for latency_ms, items in shares if items > 1)
         predicted_ms = kingman(service_ms, first.gap_ms, first.gap_variation**2, variation**2)
         fit = fit_of(first.queue_ms, predicted_ms, self.job.policy.fit_limits)
         return Station(
             head.name, head.parallelism, head.least, head.most, service_ms, first.gap_ms,
-            first.gap_variation, variation, sum(peak or 0.0 for peak in peaks), fit,
+            first.gap_variation, variation, sum(peak or 0.0 for peak in peaks), fit, batch_ms,
         )  # fmt: skip
