@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from headrace.model.laws import Gathered
 
+_NOISE = 1e-9
+
 
 @dataclass(frozen=True, slots=True)
 class Buffering:
@@ -56,6 +58,19 @@ def cuts_of(opened_per_s: float, opened_cv2: float, bytes_per_s: float, bufferin
         cycle_s=cycle_s,
         cycle_cv2=(1 + 11 * cv2) / 12 * (every_s / cycle_s) ** 2,
     )
+
+
+def paced_cuts(every_s: float, record_bytes: float, buffering: Buffering) -> Cuts:
+    """A source's buffers when a record is due every ``every_s`` exactly, as at a fixed rate.
+
+    The first record opens the buffer, those due until its deadline are read with it, and the next one opens the next:
+    a whole number of records, each time the same. At random arrivals it would be one more or less.
+    """
+    lifetime_s = buffering.deadline_s
+    if record_bytes:
+        lifetime_s = min(lifetime_s, buffering.most_bytes / record_bytes * every_s)
+    records = int(lifetime_s / every_s + _NOISE) + 1
+    return Cuts(Gathered(lifetime_s, 1 / records), records * every_s, 0.0)
 
 
 def rows_of(cuts: Cuts, items_per_s: float, senders: int, receivers: int) -> Rows:

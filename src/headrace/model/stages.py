@@ -8,11 +8,11 @@ five phases per stage instead of twelve per map-reduce pair, and one epoch gap f
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from headrace.errors import UnstableError
-from headrace.model.buffers import Buffering, Cuts, Rows, cuts_of, rows_of
+from headrace.model.buffers import Buffering, Cuts, Rows, cuts_of, paced_cuts, rows_of
 from headrace.model.laws import Gamma, Uniform, Waiting
 from headrace.model.phases import EpochGap, Path, Phase
 from headrace.model.queueing import Moments, daley_wait_s, expected_wait_s, merged_cv2
@@ -39,7 +39,8 @@ class Stage:
     ``item_s`` per item. Results leave a row ``together`` when all of it is done, as our operators do,
     or each ``in_turn``, as the thesis's. ``wait_error`` is the fitted e of Nephele 2.9; ``arrivals_cv2``
     and ``rows_together`` (buffers of several senders that come at once) replace the assumption of
-    independent senders once they are measured. ``poll_s`` is for sources asked at fixed times.
+    independent senders once they are measured. ``poll_s`` is for sources asked at fixed times, ``paced`` for those
+    whose records are due at a fixed rate: their subtasks keep step, and their buffers come together.
     """
 
     name: str
@@ -55,22 +56,23 @@ class Stage:
     arrivals_cv2: float | None = None
     rows_together: float = 1.0
     poll_s: float = 0.0
+    paced: bool = False
     window_every_s: float | None = None
     window_lateness_s: float = 0.0
 
 
 def path_of(
     rate_per_s: float, stages: Sequence[Stage], subtasks: Sequence[int], buffering: Buffering, *,
-    gap_s: float = 0.0, epoch_s: float = 60.0, bounded: bool = False,
+    gap_s: float = 0.0, epoch_s: float = 60.0, bounded: bool = False, first: int | None = None,
 ) -> Path:  # fmt: skip
     """The latency of items that the sources read at ``rate_per_s``, through all stages to the last's end.
 
     ``bounded``: waits are bounds rather than estimates, for plans that have to hold. Raises UnstableError
     if a stage cannot keep up, or with little to spare if ``bounded``. What gathers in a gap is taken to be
-    read by one poll.
+    read by one poll. A path that begins with the service of stage ``first`` has no phase before it, and no gap.
     """
     reading_per_s = rate_per_s * stages[0].items_per_input / subtasks[0]
-    cuts = cuts_of(reading_per_s, 1.0, reading_per_s * stages[0].item_bytes, buffering)
+    cuts = _source_cuts(stages[0], reading_per_s, buffering)
     rows = rows_of(cuts, reading_per_s, 1, 1)
     phases = [_buffer(stages[0], cuts), *_phases(stages[0], rows, bounded)]
     for at in range(1, len(stages)):
@@ -81,7 +83,12 @@ def path_of(
             cuts = cuts_of(opened_per_s, _arrivals_cv2(before, rows), sending_per_s * stage.item_bytes, buffering)
             phases.append(_buffer(stage, cuts))
         rows = rows_of(cuts, sending_per_s, senders, subtasks[at])
+        if at == 1 and stages[0].paced:
+            stage = replace(stage, rows_together=float(senders))
         phases += _phases(stage, rows, bounded)
+    if first is not None:
+        names = [phase.name for phase in phases]
+        return Path(tuple(phases[names.index(f"{stages[first].name}: service") :]))
     busy = busy_shares(rate_per_s, stages, subtasks)
     return Path(tuple(phases), EpochGap(gap_s, epoch_s, max(busy), sum(busy)) if gap_s else None)
 
@@ -89,6 +96,12 @@ def path_of(
 def busy_shares(rate_per_s: float, stages: Sequence[Stage], subtasks: Sequence[int]) -> list[float]:
     """Each stage's utilisation by items alone: in a backlog rows are large and their own cost is small."""
     return [rate_per_s * s.items_per_input * s.item_s / n for s, n in zip(stages, subtasks, strict=True)]
+
+
+def _source_cuts(source: Stage, reading_per_s: float, buffering: Buffering) -> Cuts:
+    if source.paced:
+        return paced_cuts(1 / reading_per_s, source.item_bytes, buffering)
+    return cuts_of(reading_per_s, 1.0, reading_per_s * source.item_bytes, buffering)
 
 
 def _buffer(stage: Stage, cuts: Cuts) -> Phase:
