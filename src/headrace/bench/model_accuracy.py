@@ -20,7 +20,7 @@ from headrace.actuate.paths import plant_of
 from headrace.actuate.planning import predicted
 from headrace.bench.figures import TreeWatch
 from headrace.bench.latency import Numbered, count_up
-from headrace.bench.recorder import recording
+from headrace.bench.recorder import Table, recording
 from headrace.errors import HeadraceError, UnstableError
 from headrace.measure.report import Report
 from headrace.model.costs import Costs, StepCost
@@ -51,7 +51,7 @@ CALIBRATION = Setting(1000, 20, 2, 100)
 
 
 @dataclass(frozen=True, slots=True)
-class Tester:
+class Service:
     """Takes a time per record, waiting as for a remote service: cores are few here, and the model has no part in that."""
 
     service_s: float
@@ -63,24 +63,29 @@ class Tester:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Latency of every record after the warm-up, and what workers reported meanwhile."""
+    """Latency of every record after the warm-up, second by second, and what workers reported meanwhile."""
 
     plan: JobPlan
-    latency_s: Values
+    latency_s: tuple[Values, ...]
     reports: tuple[Report, ...]
     items: int
     lost: int
     duplicated: int
 
     def quantile_s(self, share: float) -> float:
-        return float(np.quantile(self.latency_s, share))
+        """The usual quantile of a second: one stall of the machine is one second's, not the setting's."""
+        return float(np.median([np.quantile(second, share) for second in self.latency_s]))
+
+    def whole_s(self, share: float) -> float:
+        """The quantile over all seconds together."""
+        return float(np.quantile(np.concatenate(self.latency_s), share))
 
 
 def job_of(setting: Setting, sink: Any, rate: Any, total: int) -> hr.Job:
     job = hr.Job("bench-model-accuracy")
     items = job.source("items", hr.generate(Numbered(1000), rate=rate, total=total, due="due_us"))
     counted = items.key_by("key").process(count_up, name="count", state={"n": hr.value()})
-    counted.map_batch(Tester(setting.service_us / 1e6), name="test").sink("out", hr.callback(sink))
+    counted.map_batch(Service(setting.service_us / 1e6), name="test").sink("out", hr.callback(sink))
     return job
 
 
@@ -98,11 +103,17 @@ def measure(session: Any, setting: Setting, *, rate: Any = None, seconds: int = 
             run.forget()
         table = recorder.read()
     seen = np.bincount(table["seq"], minlength=total)
-    warm = table["due_us"] >= table["due_us"].min() + _WARMUP_S * 1_000_000
-    latency_s = (table["now_us"] - table["due_us"])[warm] / 1e6
-    reports = tuple(heard.report for heard in run.reports())
+    began_s = table["due_us"].min() / 1e6 + _WARMUP_S
+    reports = tuple(heard.report for heard in run.reports() if heard.report.at_s > began_s + 1)
     lost, twice = int((seen == 0).sum()), int(np.maximum(seen - 1, 0).sum())
-    return Measured(run.plan, latency_s, reports, total, lost, twice)
+    return Measured(run.plan, by_second(table, began_s), reports, total, lost, twice)
+
+
+def by_second(table: Table, began_s: float) -> tuple[Values, ...]:
+    """Latencies of the records due in each second from ``began_s`` on."""
+    due_s, latency_s = table["due_us"] / 1e6 - began_s, (table["now_us"] - table["due_us"]) / 1e6
+    seconds = np.floor(due_s).astype(np.int64)
+    return tuple(latency_s[seconds == second] for second in range(int(seconds.max()) + 1) if (seconds == second).any())
 
 
 def calibrated(uneven: Measured, even: Measured) -> Costs:
@@ -129,6 +140,7 @@ def compared(setting: Setting, predicted_s: tuple[float, float] | None, measured
         row[f"{name}_ms"] = round(1000 * real_s, 2)
         row[f"predicted_{name}_ms"] = round(1000 * predicted_s[at], 2) if predicted_s is not None else None
         row[f"{name}_error"] = round(predicted_s[at] / real_s - 1, 3) if predicted_s is not None else None
+    row["whole_p99_ms"] = round(1000 * measured.whole_s(0.99), 2)
     return row
 
 
@@ -154,7 +166,8 @@ def model_accuracy(say: Say, *, quick: bool = False) -> dict[str, Any]:
     rows, runs = [], []
     try:
         with TreeWatch() as watch:
-            uneven = measure(session, CALIBRATION, rate=UNEVEN)
+            measure(session, CALIBRATION, seconds=3)  # starts Spark's workers, and compiles
+            uneven = measure(session, CALIBRATION, rate=UNEVEN, seconds=8)
             even = measure(session, CALIBRATION)
             costs = calibrated(uneven, even)
             for setting in tested:
@@ -188,6 +201,7 @@ def calibration_figures(costs: Costs) -> dict[str, float]:
         "wake_ms": costs.wake.row_s * 1e3,
         "transfer_ms": costs.transfer.row_s * 1e3,
         "transfer_sd_ms": costs.transfer.var_s2**0.5 * 1e3,
+        "held_ms": costs.wake.held_s * 1e3,
     }
     for step in ("count", "test", "out"):
         figures |= {

@@ -22,6 +22,7 @@ _EXPERIMENTS = {
     "combining": "sliding windows from panes or one by one, by size and values per key; the constant of the rule",
     "combine": "moving averages of trades by window size, with panes, without, and by stock Spark",
     "macd": "two moving averages over shared panes, unshared, by re-run batch jobs and by stock Spark",
+    "model-accuracy": "predicted against measured latency over rates, deadlines, subtasks and service times",
     "recovery": "kill -9 of driver and workers at random moments; answers compared with a reference",
 }
 
@@ -38,6 +39,7 @@ def bench(
     seed: Annotated[int, typer.Option(help="Seed of the recovery experiment's dice.")] = 1,
     repeat: Annotated[int, typer.Option(help="Repeat and report medians with ranges.")] = 1,
     stock: Annotated[bool, typer.Option(help="Also run the peer, stock Spark.")] = True,
+    quick: Annotated[bool, typer.Option(help="Fewer settings, for a first look.")] = False,
     epoch: Annotated[str | None, typer.Option(help="Epoch length, for example '30 s'.")] = None,
     cut: Annotated[str | None, typer.Option(help="Longest wait in an output buffer, for example '5 ms'.")] = None,
     parallelism: Annotated[int | None, typer.Option(help="Subtasks per stage.")] = None,
@@ -55,7 +57,7 @@ def bench(
     settings = {
         key: value for key, value in (("epoch", epoch), ("cut", cut), ("parallelism", parallelism)) if value is not None
     }
-    run = _experiment(name, rate, seconds, warmup, events, items, kills, seed, stock, settings)
+    run = _experiment(name, rate, seconds, warmup, events, items, kills, seed, stock, quick, settings)
     runs = []
     for turn in range(repeat):
         if not as_json:
@@ -102,6 +104,7 @@ def _experiment(
     kills: int,
     seed: int,
     stock: bool,
+    quick: bool,
     settings: dict[str, Any],
 ) -> Callable[[], dict[str, Any]]:
     if name == "latency":
@@ -132,6 +135,10 @@ def _experiment(
         from headrace.bench.macd import macd
 
         return lambda: macd(lambda line: print(line, file=sys.stderr, flush=True), stock=stock, **settings)
+    if name == "model-accuracy":
+        from headrace.bench.model_accuracy import model_accuracy
+
+        return lambda: model_accuracy(lambda line: print(line, file=sys.stderr, flush=True), quick=quick)
     from headrace.bench.recovery import recovery
 
     return lambda: recovery(kills, rate or 5000, seconds or 20 * kills, seed, **{"epoch": "3 s", **settings})

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
+from statistics import median
 
 import numpy as np
 from scipy.optimize import brentq
+from scipy.stats import theilslopes
 
 from headrace.measure.moments import Moments
 from headrace.measure.report import Report, SubtaskReport
@@ -16,8 +18,10 @@ from headrace.model.stages import Transfer
 
 _ALIKE = 0.2
 """Batches whose sizes vary less than this share of their mean count as equal."""
-_MOST_WAKE_S, _MOST_SD_S = 0.1, 0.3
-_ROUNDS = 3
+_MOST_WAKE_S, _MOST_HELD_S = 0.1, 1.0
+_HELD_SHARE = 0.05
+"""Rows that are held up: rare enough to leave the median alone, frequent enough to make the p99."""
+_ROUNDS = 8
 
 
 def fitted(reports: Iterable[Report], sources: Iterable[str], start: Costs | None = None) -> Costs:
@@ -39,34 +43,29 @@ def fitted(reports: Iterable[Report], sources: Iterable[str], start: Costs | Non
         if cost is not None:
             steps[step] = replace(cost, records_per_input=items / read if read else cost.records_per_input)
     transfers = [c.transfer_ms for r in reports for c in r.channels if c.transfer_ms is not None]
-    transfer = _measured(transfers, start.transfer)
+    transfer = _usual(transfers) if transfers else start.transfer
     return replace(start, steps=steps, transfer=transfer, origin="an earlier run")
 
 
-def _measured(parts: list[Moments], otherwise: Transfer) -> Transfer:
-    if not parts:
-        return otherwise
-    whole = parts[0]
-    for part in parts[1:]:
-        whole += part
-    return Transfer(whole.mean / 1e3, 0.0, whole.variance / 1e6)
+def _usual(parts: list[Moments]) -> Transfer:
+    """Medians over reports: one of a start or a stall would outweigh all others in a mean."""
+    mean_ms, var_ms2 = (median(values) for values in zip(*((part.mean, part.variance) for part in parts), strict=True))
+    return Transfer(mean_ms / 1e3, 0.0, var_ms2 / 1e6)
 
 
 def _line(parts: list[SubtaskReport]) -> StepCost | None:
-    """Service per batch and per record by weighted least squares; neither below zero."""
+    """Service per batch and per record, neither below zero: the line of Theil and Sen, whom stalls do not move."""
     seen = [(part.service_ms, part.items / part.service_ms.n) for part in parts if part.service_ms is not None]
     if not seen:
         return None
-    weights = np.array([service.n for service, _ in seen], np.float64)
     sizes, means_s = np.array([size for _, size in seen]), np.array([service.mean / 1e3 for service, _ in seen])
-    size, mean_s = np.average(sizes, weights=weights), np.average(means_s, weights=weights)
-    spread = np.average((sizes - size) ** 2, weights=weights)
-    slope_s = np.average((sizes - size) * (means_s - mean_s), weights=weights) / spread if spread else 0.0
-    if spread < _ALIKE**2 * size**2:  # batches of one size show no slope: take the default's share per batch
+    size, mean_s = float(np.median(sizes)), float(np.median(means_s))
+    if np.ptp(sizes) > _ALIKE * size:
+        slope_s = float(theilslopes(means_s, sizes)[0])
+    else:  # batches of one size show no slope: a batch costs what it does by default
         slope_s = (mean_s - min(PER_RECORD.batch_s, mean_s)) / size
-    slope_s = float(np.clip(slope_s, 0.0, mean_s / size))
-    var_s2 = float(np.average([service.variance / 1e6 for service, _ in seen], weights=weights))
-    return StepCost(float(mean_s - slope_s * size), slope_s, var_s2)
+    slope_s = min(max(slope_s, 0.0), mean_s / size)
+    return StepCost(mean_s - slope_s * size, slope_s, float(np.median([service.variance for service, _ in seen])) / 1e6)
 
 
 def matched(
@@ -74,21 +73,21 @@ def matched(
 ) -> Costs:  # fmt: skip
     """Costs whose predicted median and p99 are those measured, as near as can be.
 
-    What workers measure of themselves leaves out what the machine adds: a source that wakes late, a transfer that
-    is held up now and then. The first is taken to be what moves the median, the second what moves the tail.
+    What workers measure of themselves leaves out what the machine adds: a source that wakes late, and now and then
+    is held up. The first is taken to be what moves the median, the second what moves the tail.
     """
     for _ in range(_ROUNDS):
-        costs = _solved(partial(_with_wake, costs), 0, _MOST_WAKE_S, predict_s, measured_s)
-        costs = _solved(partial(_with_sd, costs), 1, _MOST_SD_S, predict_s, measured_s)
+        costs = _solved(partial(_waking, costs), 0, _MOST_WAKE_S, predict_s, measured_s)
+        costs = _solved(partial(_held, costs), 1, _MOST_HELD_S, predict_s, measured_s)
     return costs
 
 
-def _with_wake(costs: Costs, mean_s: float) -> Costs:
-    return replace(costs, wake=Transfer(mean_s, 0.0, mean_s**2))
+def _waking(costs: Costs, mean_s: float) -> Costs:
+    return replace(costs, wake=replace(costs.wake, row_s=mean_s, var_s2=mean_s**2))
 
 
-def _with_sd(costs: Costs, sd_s: float) -> Costs:
-    return replace(costs, transfer=replace(costs.transfer, var_s2=sd_s**2))
+def _held(costs: Costs, mean_s: float) -> Costs:
+    return replace(costs, wake=replace(costs.wake, held_share=_HELD_SHARE, held_s=mean_s))
 
 
 def _solved(

@@ -13,7 +13,7 @@ from typing import Literal
 
 from headrace.errors import UnstableError
 from headrace.model.buffers import Buffering, Cuts, Rows, cuts_of, paced_cuts, rows_of
-from headrace.model.laws import Gamma, Uniform, Waiting
+from headrace.model.laws import Gamma, Law, Uniform, Waiting
 from headrace.model.phases import EpochGap, Path, Phase
 from headrace.model.queueing import Moments, daley_wait_s, expected_wait_s, merged_cv2
 
@@ -23,11 +23,23 @@ MOST_BUSY = 0.9
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """From a buffer's cut to the receiving subtask's queue: measured per row, and per byte of it."""
+    """From a buffer's cut to the receiving subtask's queue: measured per row, and per byte of it.
+
+    ``held_share`` of the rows meet a machine that is busy with something else, and wait ``held_s`` more on average.
+    """
 
     row_s: float = 0.0
     byte_s: float = 0.0
     var_s2: float = 0.0
+    held_share: float = 0.0
+    held_s: float = 0.0
+
+    def laws(self, row_bytes: float) -> tuple[Law, ...]:
+        """The parts of a row's transfer; none if it takes no time."""
+        mean_s = self.row_s + self.byte_s * row_bytes
+        sent: tuple[Law, ...] = (Gamma(mean_s, self.var_s2),) if mean_s else ()
+        held = Waiting(self.held_share * self.held_s, self.held_share)
+        return (*sent, held) if held.mean_s else sent
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +122,9 @@ def _buffer(stage: Stage, cuts: Cuts) -> Phase:
 
 def _phases(stage: Stage, rows: Rows, bounded: bool) -> list[Phase]:
     phases = [_queue(stage, rows, bounded), _service(stage, rows)]
-    transfer_s = stage.transfer.row_s + stage.transfer.byte_s * rows.seen_items * stage.item_bytes
-    if transfer_s:
-        transfer = Gamma(transfer_s, stage.transfer.var_s2)
-        phases.insert(0, Phase(f"{stage.name}: transfer", (transfer,)))
+    transfer = stage.transfer.laws(rows.seen_items * stage.item_bytes)
+    if transfer:
+        phases.insert(0, Phase(f"{stage.name}: transfer", transfer))
     if stage.poll_s:
         phases.insert(0, Phase(f"{stage.name}: poll", (Uniform(0.0, stage.poll_s),)))
     if stage.window_every_s is not None:

@@ -1,0 +1,83 @@
+"""Costs from the reports of a run, and a source's clockwork buffers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.measure.moments import Moments
+from headrace.measure.report import Report, SubtaskId, SubtaskReport
+from headrace.model.buffers import Buffering, paced_cuts
+from headrace.model.costs import PER_RECORD, SHUFFLED, Costs, StepCost
+from headrace.model.fitting import fitted
+from headrace.model.laws import total_of
+from headrace.model.stages import Stage, Transfer, path_of
+
+
+def reports(sizes: list[int], batch_ms: float, record_ms: float) -> list[Report]:
+    return [
+        Report("w", at, 0, (
+            SubtaskReport(SubtaskId("read", 0), 40 * size),
+            SubtaskReport(SubtaskId("count", 0), 10 * size, service_ms=Moments(10, batch_ms + record_ms * size, 0.1)),
+        ))
+        for at, size in enumerate(sizes)
+    ]  # fmt: skip
+
+
+def test_a_run_shows_what_a_batch_and_a_record_cost() -> None:
+    found = fitted(reports([2, 5, 9, 40], 0.5, 0.02), ["read"]).steps["count"]
+    assert (found.batch_s, found.record_s) == (pytest.approx(0.0005), pytest.approx(20e-6))
+    assert found.records_per_input == 0.25 and found.batch_var_s2 == pytest.approx(0.01e-6)
+
+
+def test_one_stall_does_not_move_the_line() -> None:
+    seen = [*reports([2, 5, 9, 14, 20, 40], 0.5, 0.02), *reports([12], 300.0, 0.02)]
+    found = fitted(seen, ["read"]).steps["count"]
+    assert found.record_s == pytest.approx(20e-6, rel=0.1) and found.batch_s == pytest.approx(0.0005, rel=0.1)
+
+
+def test_batches_of_one_size_cost_what_a_batch_does_by_default() -> None:
+    found = fitted(reports([10, 10, 10], 0.5, 0.02), ["read"]).steps["count"]
+    assert found.batch_s == pytest.approx(PER_RECORD.batch_s) and found.record_s == pytest.approx(40e-6)
+
+
+def test_what_no_report_shows_stays() -> None:
+    before = Costs({"late": StepCost(1.0, 2.0)})
+    found = fitted(reports([1, 2], 0.5, 0.1), ["read"], before)
+    assert found.steps["late"] == before.steps["late"] and found.transfer == SHUFFLED
+
+
+@given(st.floats(0.0001, 0.02), st.floats(0.001, 0.05))
+def test_records_due_by_the_clock_fill_buffers_like_clockwork(every_s: float, deadline_s: float) -> None:
+    cuts = paced_cuts(every_s, 0.0, Buffering(deadline_s))
+    due_s = [0.0]
+    while due_s[-1] + every_s <= deadline_s * (1 + 1e-9):
+        due_s.append(due_s[-1] + every_s)
+    assert cuts.cycle_s == pytest.approx(len(due_s) * every_s)
+    waits_s = deadline_s - np.array(due_s)
+    assert cuts.gathered.mean_s == pytest.approx(waits_s.mean(), abs=0.5 * every_s)
+
+
+def test_a_full_buffer_of_a_paced_source_leaves_before_its_deadline() -> None:
+    cuts = paced_cuts(0.001, 100.0, Buffering(0.050, most_bytes=1000))
+    assert cuts.gathered.lifetime_s == pytest.approx(0.010)
+
+
+def test_paced_subtasks_send_in_step_so_that_rows_wait_for_each_other() -> None:
+    read = Stage("read", 1e-6, paced=True)
+    count = Stage("count", 50e-6, row_s=0.001, item_bytes=10)
+
+    def queue_s(senders: int) -> float:
+        path = path_of(1000, (read, count), (senders, 1), Buffering(0.020))
+        return next(phase.spread.mean_s for phase in path.phases if phase.name == "count: queue")
+
+    assert queue_s(1) < 1e-4 and queue_s(2) > 0.0005
+
+
+def test_rows_that_are_held_up_make_the_tail_and_leave_the_median() -> None:
+    smooth, rough = Transfer(0.003, 0.0, 1e-6), Transfer(0.003, 0.0, 1e-6, held_share=0.05, held_s=0.050)
+    assert smooth.laws(0.0) == rough.laws(0.0)[:1] and Transfer().laws(0.0) == ()
+    assert total_of(rough.laws(0.0)).above(0.006) == pytest.approx(0.05, abs=0.01)
+    assert total_of(smooth.laws(0.0)).above(0.008) < 0.001
