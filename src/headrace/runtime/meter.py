@@ -132,7 +132,7 @@ class ChannelTally:
     """One sender's buffers along one edge: where they, and the items in them, spent their time (µs).
 
     ``spare`` counts if no buffer of the interval was tagged: HPDC'12 has a sample per interval, too. It
-    must not count besides others: the buffer after a report is more often than not one that came late.
+    must not count besides others: the first buffer after a report is often one that came late.
     """
 
     items: int = 0
