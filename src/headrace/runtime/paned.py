@@ -61,8 +61,8 @@ class PanedReduce(Reduce):
         self._held = slices
         marks = [closed for _, _, closed in self._marks.all_of("closed")]
         self._closed_us = self._marked_us = max(marks, default=NEVER_US)
-        if self.forms is not None and (len(self.table) or len(self._rest)):
-            self.forms.resume(paned=len(self.table) >= len(self._rest))
+        if self.forms is not None and len(self._rest) > len(self.table):
+            self.forms.paned = False
 
     @property
     def choice(self) -> Choice | None:
@@ -142,6 +142,8 @@ class PanedReduce(Reduce):
         while (end := self._next_end()) is not None and end <= watermark_us:
             for table, rows in self._whole(end):
                 self._emit_window(table, rows[self.final(table, rows)], end)
+                if self.forms is not None:
+                    self.forms.closed(len(rows))
             self._rest.drop(self._rest.rows_of(end))
             self._closed_us = end
             for pane in self.states.panes():
