@@ -22,6 +22,9 @@ class Settings:
     time a record waits in an output buffer, ``cut_bytes`` the size at which one is cut at once.
     ``chunk_s`` and ``chunk_bytes`` say how often, or after how much, changed state is written while
     an epoch runs. With ``share``, steps that are equal run once (``graph.sharing``). A worker process that gives no sign of life for ``lease_s`` is taken to hang.
+    ``cut_by``: what the controller adapts, where a job has latency constraints.
+    ``chaining="dynamic"`` gives every stateless step a process that the controller may do without;
+    "static" chains all steps between two shuffles.
     """
 
     mode: Mode = "realtime"
@@ -42,6 +45,8 @@ class Settings:
     max_attempts: int = 3
     restart_backoff_s: float = 0.5
     trigger_s: float = 0.0
+    cut_by: Literal["deadline", "size"] = "deadline"
+    chaining: Literal["static", "dynamic"] = "static"
     debug_state: bool = False
     share: bool = True
 
@@ -76,6 +81,10 @@ class Settings:
             value = getattr(self, name)
             if not isinstance(value, int) or value < least:
                 raise ConfigError(f"{name} must be a whole number of at least {least}, not {value!r}")
+        if self.cut_by not in ("deadline", "size"):
+            raise ConfigError(f"cut_by {self.cut_by!r} is not 'deadline' or 'size'")
+        if self.chaining not in ("static", "dynamic"):
+            raise ConfigError(f"chaining {self.chaining!r} is not 'static' or 'dynamic'")
         if self.slices > 65_535:
             raise ConfigError(f"slices must be at most 65535, not {self.slices}")
         if self.epoch_s < 1:

@@ -32,6 +32,7 @@ def start(
     master: str = "local[*]",
     checkpoint: str | Path | None = None,
     observe_only: bool = False,
+    trace: str | Path | None = None,
     seconds: Duration | None = None,
     log_level: str = "OFF",
     collecting: bool = False,
@@ -42,6 +43,8 @@ def start(
     ``spark``: a session of your own, checked for the settings the mode needs; else one is made for
     ``master``. ``checkpoint``: where state lives; a run on the same directory goes on where the last
     one committed. Without it the state is temporary. ``seconds`` ends the run cleanly after a while.
+    ``observe_only``: the controller decides and journals, but does not act. ``trace``: a file for what it
+    saw, from which ``headrace.control.loop.replay`` gives the same decisions.
 
     Jobs that start together are one query on Spark: what is equal in them runs once (``share=False``: nothing
     is), and each step's name has its job's name and a dot in front.
@@ -63,7 +66,10 @@ def start(
             prepare(session, mode)
         if mode == "realtime":
             check_slots(session, plan.layout.slots)
-        run = Run(plan, session, own_session=spark is None, temporary=checkpoint is None)
+        run = Run(
+            plan, session, own_session=spark is None, temporary=checkpoint is None, observe_only=observe_only,
+            trace=Path(trace).expanduser().resolve() if trace is not None else None,
+        )  # fmt: skip
     except BaseException:
         if session is not None and spark is None:
             session.stop()

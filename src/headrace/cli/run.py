@@ -111,7 +111,7 @@ def progress(watch: Watch, *, stopping: bool = False) -> Text:
     line.append(f"{watch.handle.plan.graph.job} ", style="bold").append("stopping" if stopping else status.state)
     line.append(f" · epoch {status.epoch}, {status.committed_epochs} committed")
     line.append(f" · {watch.read:,} read, {rate:,.0f}/s")
-    for step in watch.latency:
+    for step in watch.sinks:
         now = watch.recent(step)
         if now.p50_ms is not None and now.p99_ms is not None:
             line.append(f" · {step} p50 {now.p50_ms:.1f} ms, p99 {now.p99_ms:.1f} ms")

@@ -54,14 +54,15 @@ class Operator:
 
     def receive(self, port: int, batch: Batch) -> None:
         if batch.rows:
-            started = time.perf_counter_ns()
-            inner = self.meter.inner_ns
+            visit = self.meter.enter(batch.rows, batch.tag_us)
             self.on_batch(port, batch)
-            self.meter.consumed(batch, time.perf_counter_ns() - started - (self.meter.inner_ns - inner))
+            self.meter.leave(visit)
 
-    def receive_partial(self, port: int, partial: pa.RecordBatch, born_us: int) -> None:
+    def receive_partial(self, port: int, partial: pa.RecordBatch, born_us: int, tag_us: int | None = None) -> None:
         """Take partial aggregates from before the shuffle; only reduce steps are sent any."""
-        raise NotImplementedError
+        visit = self.meter.enter(partial.num_rows, tag_us)
+        self.on_partial(port, partial, born_us)
+        self.meter.leave(visit)
 
     def watermark(self, port: int, watermark_us: int) -> None:
         if watermark_us > self._watermarks[port]:
@@ -69,24 +70,30 @@ class Operator:
             lowest = lowest_of(self._watermarks)
             if lowest > self.watermark_us:
                 self.watermark_us = lowest
-                self.on_watermark(lowest)
+                with self.meter.aside():
+                    self.on_watermark(lowest)
                 for target, target_port in self.outputs:
                     target.watermark(target_port, lowest)
 
     def emit(self, batch: Batch) -> None:
         if batch.rows:
-            self.meter.items_out += batch.rows
-            started = time.perf_counter_ns()
+            if batch.tag_us is None:
+                batch.tag_us = self.meter.tag_for(batch.born_us)
+            started_ns = self.meter.wrote(batch.rows)
             for target, port in self.outputs:
                 target.receive(port, batch)
-            self.meter.inner_ns += time.perf_counter_ns() - started
+            self.meter.inner_ns += time.perf_counter_ns() - started_ns
 
     def begin_epoch(self) -> None:
         """Forget watermarks: every epoch's senders promise anew, never less than before."""
         self._watermarks = [NEVER_US] * len(self._watermarks)
         self.watermark_us = NEVER_US
+        self.meter.begin_epoch()
 
     def on_batch(self, port: int, batch: Batch) -> None:
+        raise NotImplementedError
+
+    def on_partial(self, port: int, partial: pa.RecordBatch, born_us: int) -> None:
         raise NotImplementedError
 
     def on_watermark(self, watermark_us: int) -> None:
@@ -201,7 +208,7 @@ class Transform(Operator):
         times, usable = event_times(records.column(self._time[0]), self._time[1], 2**61)
         if not usable.all():
             raise DataError("returned rows without a usable event time")
-        return Batch(records, times, batch.born_us)
+        return Batch(records, times, batch.born_us, tag_us=batch.tag_us)
 
     def _single(self, part: Batch) -> Batch:
         """Rows of one time and one promise: whatever the function makes of them has these too."""

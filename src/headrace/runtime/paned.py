@@ -86,9 +86,8 @@ class PanedReduce(Reduce):
         if self.forms is not None:
             self.forms.see(newest, batch.rows, kept.rows, len(self.table) - rows_before)
 
-    def receive_partial(self, port: int, partial: pa.RecordBatch, born_us: int) -> None:
+    def on_partial(self, port: int, partial: pa.RecordBatch, born_us: int) -> None:
         self._born_us = born_us
-        self.meter.items_in += partial.num_rows
         panes, rows_before = partial.column(0).to_numpy(), len(self.table)
         kept = partial
         if self.forms is not None and not (held := self.forms.in_panes(panes)).all():

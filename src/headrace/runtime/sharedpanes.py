@@ -11,6 +11,7 @@ import pyarrow as pa
 from headrace.graph.nodes import ReduceNode
 from headrace.graph.windows import TimeWindow
 from headrace.runtime.batch import Batch, Times
+from headrace.runtime.links import Link
 from headrace.runtime.paned import PanedReduce
 from headrace.runtime.reducing import Place, Reduce
 from headrace.runtime.usercode import Guard
@@ -42,9 +43,8 @@ class SharedPanes(Reduce):
             panes = batch.times // self._pane_us
             self.states.absorb(batch.records, self.key_columns(batch.records), panes, batch.times)
 
-    def receive_partial(self, port: int, partial: pa.RecordBatch, born_us: int) -> None:
+    def on_partial(self, port: int, partial: pa.RecordBatch, born_us: int) -> None:
         self._born_us = born_us
-        self.meter.items_in += partial.num_rows
         ended = self._ended(partial.column(0).to_numpy())
         if ended.any():
             self._hand_on(partial.filter(pa.array(ended)))
@@ -64,12 +64,13 @@ class SharedPanes(Reduce):
         return (panes + 1) * self._pane_us <= self.watermark_us
 
     def _hand_on(self, partial: pa.RecordBatch) -> None:
-        started = time.perf_counter_ns()
-        self.meter.items_out += partial.num_rows
-        for target, port in self.outputs:
+        tag_us = self.meter.tag_for(self._born_us)
+        started_ns = self.meter.wrote(partial.num_rows)
+        for receiver, port in self.outputs:
+            target = receiver.target if isinstance(receiver, Link) else receiver
             assert isinstance(target, PanedReduce), "panes go to reduce steps of the same stage only"
-            target.receive_partial(port, self._for(target, partial), self._born_us)
-        self.meter.inner_ns += time.perf_counter_ns() - started
+            target.receive_partial(port, self._for(target, partial), self._born_us, tag_us)
+        self.meter.inner_ns += time.perf_counter_ns() - started_ns
 
     def _for(self, target: PanedReduce, partial: pa.RecordBatch) -> pa.RecordBatch:
         """The columns of a step's own reducers, by its own panes: these are multiples of ours."""

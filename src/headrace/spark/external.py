@@ -11,7 +11,7 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
 from headrace.runtime.frames import external_row
-from headrace.runtime.subtask import ROW_SCHEMA
+from headrace.runtime.outlet import ROW_SCHEMA
 
 
 @dataclass(frozen=True)
