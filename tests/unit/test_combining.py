@@ -216,6 +216,22 @@ def test_the_form_is_found_again_in_a_checkpoint() -> None:
         assert again.forms is not None and again.forms.paned is (form == "panes") and again.choice is None
 
 
+def test_a_window_is_emitted_once_whoever_comes_back() -> None:
+    """Late records of a partition that was silent while others went on: only windows that are still open change."""
+    operator, kept = operator_of(TimeWindow(8_000_000, 2_000_000))
+    for second in range(21):
+        operator.receive(0, second_of(second, 10, 1))
+        operator.watermark(0, second * 1_000_000)
+    emitted = len(kept.rows)
+    late = second_of(9, 1, 1)
+    operator.receive(0, Batch(late.records, late.times, 0, np.array([9_500_000])))
+    late = second_of(15, 1, 1)
+    operator.receive(0, Batch(late.records, late.times, 0, np.array([16_500_000])))
+    operator.watermark(0, 22_000_000)
+    assert [(row["window_end"], row["n"]) for row in kept.rows[emitted:]] == [(ref.at(22_000_000), 10 * 7 + 1)]
+    assert operator.meter.late == 1
+
+
 def test_subtasks_report_their_choice(tmp_path: Path) -> None:
     """What a run journals: see ``Run.decisions``."""
     run = LocalRun(job_of(trades(2000)), tmp_path, report="5 ms", parallelism=1, poll_rows=20, cut="0 ms")
