@@ -26,7 +26,6 @@ from headrace.bench.trades_windows import Windows, differences, windows_of
 from headrace.spark.session import open_session
 
 SIZES_S = (1, 2, 5, 15, 60)
-DENSE, SPARSE = Trades(20, volume=100), Trades(200)
 _SPARSE_SIZES_S = (2, 15, 60)
 _WARM_UP = Trades(5)
 _LARGE_BUFFERS = {"cut": "100 ms", "cut_bytes": 16_000_000}
@@ -47,17 +46,18 @@ def combine(
     progress: Callable[[str], None],
     *,
     stock: bool = True,
-    dense: Trades = DENSE,
-    sparse: Trades = SPARSE,
-    sizes_s: tuple[int, ...] = SIZES_S,
+    seconds: int = 20,
     **settings: Any,
 ) -> dict[str, Any]:
-    """Every size and form in turn, each in a warm session; all answers are compared with numpy's."""
-    outcomes = []
+    """Every size and form in turn, each in a warm session; all answers are compared with numpy's.
+
+    ``seconds`` of trading are in the dense stream, and ten times as many in the sparse one.
+    """
+    outcomes, dense, sparse = [], Trades(seconds, volume=100), Trades(10 * seconds)
     with tempfile.TemporaryDirectory(prefix="headrace-bench-", dir=_MEMORY if _MEMORY.is_dir() else None) as work:
         root = Path(work)
         streams = (
-            Stream("dense", dense, written(dense, root / "dense", parts=2), sizes_s),
+            Stream("dense", dense, written(dense, root / "dense", parts=2), SIZES_S),
             Stream("sparse", sparse, written(sparse, root / "sparse", parts=2), _SPARSE_SIZES_S),
         )
         with TreeWatch() as watch:

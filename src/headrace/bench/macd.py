@@ -17,9 +17,10 @@ import numpy as np
 import pyarrow as pa
 
 import headrace as hr
-from headrace.bench.figures import TreeWatch, with_prefix
+from headrace.bench.figures import TreeWatch, Values, latency_figures, with_prefix
 from headrace.bench.macd_answers import (
     SLIDE_S,
+    SLOW_S,
     SPEED,
     Answers,
     Sums,
@@ -39,6 +40,8 @@ _VARIANTS = {"shared": True, "unshared": False}
 """With one table of one-minute panes for both means, or with every window of each by itself."""
 _RERUNS = 3
 _LARGE_BUFFERS = {"cut": "100 ms", "cut_bytes": 16_000_000}
+_SLOW_CUT = {"cut": "50 ms"}
+"""Without panes each buffer is added to fifteen windows: small ones alone would keep two cores busy."""
 _MEMORY = Path("/dev/shm")
 
 
@@ -59,7 +62,11 @@ def macd(
     volume: int = 6,
     **settings: Any,
 ) -> dict[str, Any]:
-    """Saturation of both variants on ``volume`` times the trades, then latency of all; ``seconds`` of trading each."""
+    """Saturation of both variants on ``volume`` times the trades, then latency of all; ``seconds`` of trading each.
+
+    They are enough for one slide of full windows at least.
+    """
+    seconds = max(seconds, SLOW_S + SLIDE_S)
     with tempfile.TemporaryDirectory(prefix="headrace-bench-", dir=_MEMORY if _MEMORY.is_dir() else None) as work:
         root = Path(work)
         session = open_session("realtime", "local[10]", "bench-macd")
@@ -89,9 +96,11 @@ def _ours(
         figures[f"{name}_items_per_s"] = round(many.trades.total / busy_s)
         progress(f"{name}: {figures[f'{name}_items_per_s']:,} items/s")
     for name in _VARIANTS:
-        flow, _ = _flow(session, paced, name, SPEED, settings)
+        flow, _ = _flow(session, paced, name, SPEED, {**_SLOW_CUT, **settings})
         _add(figures, differences(paced.expected, flow.answers))
-        figures[f"{name}_mean_ms"] = flow.mean_ms(paced.trades)
+        late_ms = flow.latency_ms(paced.trades)
+        figures[f"{name}_mean_ms"] = round(float(late_ms.mean()), 1)
+        figures |= latency_figures(late_ms) if name == "shared" else {}
         progress(f"{name}: latency {figures[f'{name}_mean_ms']:,.1f} ms")
     rerun_ms, wrong = _reruns(session, paced)
     figures["wrong"] += wrong
@@ -146,8 +155,8 @@ class Flow:
     def answers(self) -> Answers:
         return Answers(self.rows["end_s"] * SYMBOLS + self.rows["symbol"], self.rows["macd"])
 
-    def mean_ms(self, trades: Trades) -> float:
-        return round(float(latency_ms(self.rows["end_s"], self.rows["now_us"], self.start_us, trades).mean()), 1)
+    def latency_ms(self, trades: Trades) -> Values:
+        return latency_ms(self.rows["end_s"], self.rows["now_us"], self.start_us, trades)
 
 
 def _reruns(session: Any, given: Input) -> tuple[float, int]:

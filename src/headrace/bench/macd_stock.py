@@ -27,7 +27,8 @@ from headrace.errors import RunFailedError
 
 _LEAD_S = 5.0
 """The clock starts when both queries surely run."""
-_PATIENCE_S = 120.0
+_PATIENCE_S = 60.0
+"""How much longer than the trades themselves it may take; what is not there by then is lost."""
 
 
 def run_stock_macd(**options: Any) -> dict[str, Any]:
