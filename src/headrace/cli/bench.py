@@ -90,6 +90,11 @@ def _print(console: Console, figures: dict[str, Any]) -> None:
     console.print(table)
 
 
+def _tell(line: str) -> None:
+    """Progress of an experiment with many runs."""
+    print(line, file=sys.stderr, flush=True)
+
+
 def _shown(value: Any) -> str:
     return f"{value:,}" if isinstance(value, (int, float)) else str(value)
 
@@ -121,19 +126,19 @@ def _experiment(
     if name == "hash-engines":
         from headrace.bench.hash_engines import hash_engines
 
-        return lambda: hash_engines(items, lambda line: print(line, file=sys.stderr, flush=True), stock=stock)
+        return lambda: hash_engines(items, _tell, stock=stock)
     if name == "combining":
         from headrace.bench.combining import combining
 
-        return lambda: combining(items, lambda line: print(line, file=sys.stderr, flush=True))
+        return lambda: combining(items, _tell)
     if name == "combine":
         from headrace.bench.combine import combine
 
-        return lambda: combine(lambda line: print(line, file=sys.stderr, flush=True), stock=stock, **settings)
+        return lambda: combine(_tell, stock=stock, seconds=seconds or 20, **settings)
     if name == "macd":
         from headrace.bench.macd import macd
 
-        return lambda: macd(lambda line: print(line, file=sys.stderr, flush=True), stock=stock, **settings)
+        return lambda: macd(_tell, stock=stock, seconds=seconds or 720, **settings)
     from headrace.bench.recovery import recovery
 
     return lambda: recovery(kills, rate or 5000, seconds or 20 * kills, seed, **{"epoch": "3 s", **settings})
