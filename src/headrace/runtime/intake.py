@@ -9,7 +9,7 @@ import pyarrow as pa
 from headrace.errors import ProtocolError
 from headrace.graph.nodes import ReduceNode
 from headrace.graph.stages import Edge
-from headrace.runtime.batch import from_wire, wire_schema
+from headrace.runtime.batch import Batch, from_wire, wire_schema
 from headrace.runtime.edges import now_us
 from headrace.runtime.ends import Source
 from headrace.runtime.frames import Frame, Kind, decode, read_ipc
@@ -18,6 +18,7 @@ from headrace.runtime.inbox import Row
 from headrace.runtime.meter import ChannelMeter
 from headrace.runtime.operators import Operator
 from headrace.runtime.plan import JobPlan
+from headrace.runtime.queues import Waiting
 from headrace.runtime.reducing import Reduce
 
 
@@ -63,9 +64,11 @@ class Intake:
                 if self._plan.eager:
                     inbound.operator.watermark(inbound.edge.port, inbound.lowest())
                 continue
-            inbound.meter.arrived(frame.items, frame.opened_us, frame.shipped_us, row.queued_us, now_us())
-            self._deliver(inbound, frame)
-            inbound.operator.meter.latency_ms.add((now_us() - frame.born_us) / 1000)
+            waiting, operator = self._waiting(inbound, frame, row.queued_us), inbound.operator
+            if operator.queue is None:
+                operator.work(waiting)
+            else:
+                operator.queue.put(waiting)
 
     def refuse(self, row: Row) -> None:
         """A row after all senders had ended: only what came before, or no data at all, is in order."""
@@ -94,16 +97,21 @@ class Intake:
     def meters(self) -> list[ChannelMeter]:
         return [inbound.meter for inbound in self._inbound.values()]
 
-    def _deliver(self, inbound: Inbound, frame: Frame) -> None:
+    def _waiting(self, inbound: Inbound, frame: Frame, queued_us: int) -> Waiting:
+        """A frame's records or partials, decoded."""
+
+        def began(now: int) -> None:
+            inbound.meter.arrived(frame.items, frame.opened_us, frame.shipped_us, queued_us, now)
+
+        data: Batch | pa.RecordBatch
         body = pa.py_buffer(frame.body)
         if frame.kind is Kind.PARTIAL:
             assert inbound.partial_schema is not None
-            partial = pa.ipc.read_record_batch(body, inbound.partial_schema)
-            inbound.operator.receive_partial(inbound.edge.port, partial, frame.born_us)
+            data = pa.ipc.read_record_batch(body, inbound.partial_schema)
         else:
             schema = wire_schema(inbound.schema, late=frame.kind is Kind.LATE)
-            records = pa.ipc.read_record_batch(body, schema)
-            inbound.operator.receive(inbound.edge.port, from_wire(records, inbound.schema, frame.born_us))
+            data = from_wire(pa.ipc.read_record_batch(body, schema), inbound.schema, frame.born_us)
+        return Waiting(inbound.edge.port, data, frame.born_us, frame.items, len(frame.body), began)
 
     def _make_inbound(self, edge: Edge) -> Inbound:
         plan, operator = self._plan, self._operators[edge.target]

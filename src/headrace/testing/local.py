@@ -154,10 +154,18 @@ class LocalRun:
 
     def fence(self, query: int, why: str) -> None:
         """Tell all subtasks of a query to give up waiting."""
+        for channel in self._channels():
+            if channel.query == query:
+                channel.inbox.put({"kind": "fenced", "why": why})
+
+    def tell_workers(self, message: dict[str, Any]) -> None:
+        """Settings for all subtasks that are running, such as ``{"schedule": "odf"}``."""
+        for channel in self._channels():
+            channel.settings.put({**message, "kind": "settings"})
+
+    def _channels(self) -> list[_Channel]:
         with self._lock:
-            for channel in list(_CHANNELS.values()):
-                if channel.run is self and channel.query == query:
-                    channel.inbox.put({"kind": "fenced", "why": why})
+            return [channel for channel in list(_CHANNELS.values()) if channel.run is self]
 
     def message(self, sender: bytes, kind: str, body: dict[str, Any]) -> None:
         body = msgpack.unpackb(msgpack.packb(body), strict_map_key=False)
@@ -181,13 +189,14 @@ class _Channel:
     def __init__(self, run: LocalRun, name: bytes, query: int) -> None:
         self.run, self.name, self.query = run, name, query
         self.inbox: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self.settings: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         _CHANNELS[name] = self
 
     def tell(self, kind: str, body: dict[str, Any]) -> None:
         self.run.message(self.name, kind, body)
 
     def poll(self) -> list[dict[str, Any]]:
-        return []
+        return [self.settings.get() for _ in range(self.settings.qsize())]
 
     def wait(self, kind: str, token: str | None, timeout_s: float) -> dict[str, Any]:
         try:

@@ -1,0 +1,17 @@
+"""Latency bounds on the paths through a step."""
+
+from __future__ import annotations
+
+from headrace.graph.nodes import Graph
+from headrace.graph.validate import reachable
+
+
+def bound_through(graph: Graph, step: str) -> int | None:
+    """The tightest bound (µs), on a mean or a quantile, of all constraints whose path leads through a step."""
+    after = reachable(graph, step)
+    bounds = [
+        constraint.mean_us if constraint.mean_us is not None else constraint.quantile_us
+        for constraint in graph.constraints
+        if constraint.end in after and step in reachable(graph, constraint.start)
+    ]
+    return min((bound for bound in bounds if bound is not None), default=None)

@@ -1,0 +1,131 @@
+"""An operator's input queue: decoded buffers that wait for their turn, and promises in order with them.
+
+A promise (a punctuation that has arrived, C-MR section 2.2) never overtakes data before it: it takes effect
+when all that was queued before it has been processed. Since it is the lowest over all senders at the moment
+it is queued, that is when every sender's earlier data has been processed, in whatever order operators work.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+
+from headrace.runtime.batch import Batch
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A buffer with records or partials; ``born_us`` is the oldest time in it.
+
+    ``began`` is told when its turn has come (µs); None for what a step of the same subtask sent.
+    """
+
+    port: int
+    data: Batch | pa.RecordBatch
+    born_us: int
+    rows: int
+    nbytes: int
+    began: Callable[[int], None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """An input's watermark on its way to the operator."""
+
+    port: int
+    watermark_us: int
+
+
+class InputQueue(Protocol):
+    """What waits for one operator. ``put_bytes`` and ``put_rows`` only grow."""
+
+    put_bytes: int
+    put_rows: int
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the buffers that wait."""
+        ...
+
+    @property
+    def buffers(self) -> int: ...
+
+    @property
+    def empty(self) -> bool:
+        """Whether neither data nor a promise waits."""
+        ...
+
+    @property
+    def born_us(self) -> int | None:
+        """The oldest time in the buffer whose turn is next; None while there is none."""
+        ...
+
+    def put(self, waiting: Waiting) -> None: ...
+
+    def promise(self, port: int, watermark_us: int) -> None: ...
+
+    def kept_promise(self) -> Promise | None:
+        """Remove and return the next promise, if nothing waits before it."""
+        ...
+
+    def take(self, now_us: int) -> Waiting | None:
+        """Remove and return the next buffer; None when a promise comes first, or nothing is worth processing."""
+        ...
+
+    def worked(self, waiting: Waiting, elapsed_ns: int) -> None:
+        """The buffer taken last has been processed."""
+        ...
+
+
+class Fifo:
+    """First in, first out, over all ports and senders."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[Waiting | Promise] = deque()
+        self.nbytes = self.buffers = self.put_bytes = self.put_rows = 0
+
+    @property
+    def empty(self) -> bool:
+        return not self._waiting
+
+    @property
+    def born_us(self) -> int | None:
+        head = self._waiting[0] if self._waiting else None
+        return head.born_us if isinstance(head, Waiting) else None
+
+    def put(self, waiting: Waiting) -> None:
+        self._waiting.append(waiting)
+        self.buffers += 1
+        self.nbytes += waiting.nbytes
+        self.put_bytes += waiting.nbytes
+        self.put_rows += waiting.rows
+
+    def promise(self, port: int, watermark_us: int) -> None:
+        last = self._waiting[-1] if self._waiting else None
+        if isinstance(last, Promise) and last.port == port:  # nothing in between: the higher one says it all
+            self._waiting.pop()
+            watermark_us = max(watermark_us, last.watermark_us)
+        self._waiting.append(Promise(port, watermark_us))
+
+    def kept_promise(self) -> Promise | None:
+        head = self._waiting[0] if self._waiting else None
+        if isinstance(head, Promise):
+            self._waiting.popleft()
+            return head
+        return None
+
+    def take(self, now_us: int) -> Waiting | None:
+        head = self._waiting[0] if self._waiting else None
+        if not isinstance(head, Waiting):
+            return None
+        self._waiting.popleft()
+        self.buffers -= 1
+        self.nbytes -= head.nbytes
+        return head
+
+    def worked(self, waiting: Waiting, elapsed_ns: int) -> None:
+        """Nothing to learn from it."""

@@ -1,0 +1,172 @@
+"""The local scheduler: which operator of a subtask works next on what waits (C-MR, sections 2.1 to 2.4).
+
+With a schedule other than ``direct`` every operator has an input queue, fed by the edges into the subtask and by
+the operators before it. The subtask reads all there is into the queues, and then works for a turn: the policy
+picks an operator, which works on a few buffers, until the turn's time is over. Promises are kept before anything
+new is fetched. A reduce that sheds has its queue under every schedule.
+
+Departures from C-MR: one worker per subtask, so a punctuation needs no replicas here, and its N is the number of
+senders, frozen per epoch. The growth of a reduce's state does not lower its rank under MEM.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from headrace.config import Schedule, Transition, check_schedule
+from headrace.graph.paths import bound_through
+from headrace.runtime.edges import now_us
+from headrace.runtime.ends import Source
+from headrace.runtime.inbox import Inbox
+from headrace.runtime.operators import Operator
+from headrace.runtime.plan import JobPlan
+from headrace.runtime.policies import Head, make_policy
+from headrace.runtime.pressure import Pressure
+from headrace.runtime.profiling import Measured
+from headrace.runtime.queues import Fifo, InputQueue
+
+_TURN_NS = 2_000_000
+"""How long a turn may take: what arrives, timers and due buffers wait for it, so a fraction of ``cut``."""
+_REQUEST_ROWS = 1024
+"""How many records an operator works on at least, if as many wait, before another is picked (C-MR's B): fewer, and
+calls cost more than the work in them; more, and the oldest may wait."""
+_WEIGH_STATE_US = 100_000
+
+
+class Scheduler:
+    """The input queues of one subtask's operators, and the policy over them."""
+
+    def __init__(self, plan: JobPlan, operators: Mapping[str, Operator]) -> None:
+        self._operators = [o for o in operators.values() if not isinstance(o, Source)]
+        self._settings = plan.settings
+        origins = {step.name: step.origin for step in plan.layout.passes}
+        self._bounds_us = [bound_through(plan.graph, origins.get(o.name, o.name)) for o in self._operators]
+        self._measured = [Measured(_receivers(o)) for o in self._operators]
+        self._fed = sum(_receivers(o) for o in operators.values() if isinstance(o, Source))
+        self._pressure = Pressure(plan.settings.budget_bytes, plan.settings.queue_bytes)
+        self._inbox = Inbox(0)
+        self._refusing, self._state_weighed_us = False, 0
+        self._schedule: Schedule = plan.settings.schedule
+
+    def begin(self, inbox: Inbox) -> None:
+        """A new epoch with its inbox: operators get their queues."""
+        self._inbox, self._refusing = inbox, False
+        self._pressure.begin(now_us())
+        inbox.limit_bytes = self._pressure.limit_bytes
+        self.use(self._schedule)
+
+    def finish(self) -> None:
+        """Nothing more will come: work off what waits; from here on operators call each other directly."""
+        while self.waiting:
+            self._keep_promises()
+            for head in self._heads():
+                self._serve(head.place)
+        for operator in self._operators:
+            operator.queue = None
+
+    def use(self, schedule: Schedule, transition: Transition | None = None) -> None:
+        """Work by another schedule from now on; by ``direct`` once what waits has been processed."""
+        self._schedule = check_schedule(schedule)
+        self._policy = make_policy(schedule, transition or self._settings.hybrid, seed=0)
+        if schedule != "direct":
+            for operator in self._operators:
+                operator.queue = operator.queue or Fifo()
+
+    @property
+    def queued(self) -> bool:
+        """Whether operators have queues, so that all there is should be read into them."""
+        return any(operator.queue is not None for operator in self._operators)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether there is work in the queues."""
+        return not all(queue.empty for queue in self._queues())
+
+    def poll_rows(self, most: int) -> int:
+        """How many rows the sources may be asked for now; 0 while memory is short."""
+        queues = self._queues()
+        if not self._fed or not queues:
+            return most
+        sizes = [queue.put_bytes / queue.put_rows for queue in queues if queue.put_rows]
+        rows = self._pressure.poll_rows(most, self._fed * max(sizes) if sizes else None)
+        self._refusing = rows == 0
+        return rows
+
+    def turn(self) -> None:
+        """Keep promises and work until nothing waits or the turn's time is over."""
+        until_ns = time.perf_counter_ns() + _TURN_NS
+        self._keep_promises()
+        self._weigh()
+        while heads := self._heads():
+            self._serve(self._policy.pick(heads, self._pressure.used_share).place)
+            self._keep_promises()
+            self._weigh()
+            if time.perf_counter_ns() >= until_ns:
+                break
+        if self._schedule == "direct" and self.queued and not self.waiting:
+            for operator in self._operators:
+                operator.queue = None if isinstance(operator.queue, Fifo) else operator.queue
+
+    def figures(self) -> dict[str, Any]:
+        """For the report: what waits where, and how much memory is used."""
+        pressure = self._pressure
+        return {
+            "schedule": self._schedule,
+            "queues": {o.name: o.queue.buffers for o in self._operators if o.queue is not None},
+            "queued_bytes": pressure.queued_bytes,
+            "state_bytes": pressure.state_bytes,
+            "used_share": pressure.used_share,
+            "peak_bytes": pressure.peak_bytes,
+            "stopped_ms": pressure.stopped_us / 1000,
+        }
+
+    def _queues(self) -> list[InputQueue]:
+        return [operator.queue for operator in self._operators if operator.queue is not None]
+
+    def _heads(self) -> list[Head]:
+        return [
+            Head(place, born_us, self._measured[place].profile(), self._bounds_us[place])
+            for place, operator in enumerate(self._operators)
+            if operator.queue is not None and (born_us := operator.queue.born_us) is not None
+        ]
+
+    def _keep_promises(self) -> None:
+        """Inputs first, so that one pass takes a promise through all operators where nothing waits."""
+        for operator in self._operators:
+            while operator.queue is not None and (promise := operator.queue.kept_promise()) is not None:
+                operator.advance(promise.port, promise.watermark_us)
+
+    def _serve(self, place: int) -> None:
+        """One request: as many buffers of an operator as make switching to it worth while."""
+        operator, rows = self._operators[place], 0
+        queue = operator.queue
+        assert queue is not None, "only an operator with a queue has a head"
+        while rows < _REQUEST_ROWS and (waiting := queue.take(now_us())) is not None:
+            made, put = operator.meter.items_out, self._put_bytes()
+            began_ns = time.perf_counter_ns()
+            operator.work(waiting)
+            elapsed_ns = time.perf_counter_ns() - began_ns
+            queue.worked(waiting, elapsed_ns)
+            self._measured[place].add(
+                waiting.rows, waiting.nbytes, operator.meter.items_out - made, self._put_bytes() - put, elapsed_ns
+            )
+            rows += waiting.rows
+
+    def _put_bytes(self) -> int:
+        return sum(queue.put_bytes for queue in self._queues())
+
+    def _weigh(self) -> None:
+        now, pressure = now_us(), self._pressure
+        if pressure.counts_state and now - self._state_weighed_us >= _WEIGH_STATE_US:
+            self._state_weighed_us = now
+            pressure.state_bytes = sum(store.nbytes for o in self._operators for store in o.stores().values())
+        queued_bytes = sum(queue.nbytes for queue in self._queues())
+        self._inbox.weigh(queued_bytes, pressure.state_bytes)
+        pressure.weigh(queued_bytes + self._inbox.held_bytes, now, stopped=self._refusing or self._inbox.blocked)
+
+
+def _receivers(operator: Operator) -> int:
+    """How many steps of the same subtask an operator feeds."""
+    return sum(isinstance(target, Operator) for target, _ in operator.outputs)
