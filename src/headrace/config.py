@@ -49,6 +49,8 @@ class Settings:
     time a record waits in an output buffer, ``cut_bytes`` the size at which one is cut at once.
     ``chunk_s`` and ``chunk_bytes`` say how often, or after how much, changed state is written while
     an epoch runs. A worker process that gives no sign of life for ``lease_s`` is taken to hang.
+    ``chaining="dynamic"`` gives every stateless step a process that the controller may do without;
+    "static" chains all steps between two shuffles.
 
     ``schedule`` says which step of a subtask works next: ``direct`` passes each buffer through all of them at
     once; the others queue buffers at every step (``docs/how-it-works.md``). ``budget_bytes`` is the memory of one
@@ -74,6 +76,7 @@ class Settings:
     max_attempts: int = 3
     restart_backoff_s: float = 0.5
     trigger_s: float = 0.0
+    chaining: Literal["static", "dynamic"] = "static"
     debug_state: bool = False
     schedule: Schedule = "direct"
     budget_bytes: int | None = None
@@ -113,6 +116,8 @@ class Settings:
             value = getattr(self, name)
             if not isinstance(value, int) or value < least:
                 raise ConfigError(f"{name} must be a whole number of at least {least}, not {value!r}")
+        if self.chaining not in ("static", "dynamic"):
+            raise ConfigError(f"chaining {self.chaining!r} is not 'static' or 'dynamic'")
         if self.slices > 65_535:
             raise ConfigError(f"slices must be at most 65535, not {self.slices}")
         if self.epoch_s < 1:

@@ -148,7 +148,7 @@ class Worker:
                 self.rows[self.ticket["places"][slice % SUBTASKS]].append(key)
             if end > start:
                 changes.append(self._change("s", partition, end))
-        self._describe(changes, sent={EDGE: sent}, consumed={})
+        self._describe(changes, sent={EDGE: {self.place[1]: sent}}, consumed={})
 
     def _count(self) -> None:
         """Count the records that were sent here, unless the shuffle lost or repeated some."""

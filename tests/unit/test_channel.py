@@ -16,7 +16,7 @@ import zmq
 
 from headrace.channel.client import ChannelClient
 from headrace.channel.keys import RunKeys
-from headrace.channel.server import ChannelServer
+from headrace.channel.server import ChannelServer, Reply
 from headrace.errors import ChannelError, FencedError
 
 
@@ -116,13 +116,17 @@ def test_a_stopped_worker_is_lost_after_its_lease_but_a_busy_one_is_not() -> Non
         lost.append(sender)
         gone.set()
 
-    server = ChannelServer(
-        "127.0.0.1", lambda sender, kind, body: [(sender, "plan", {"token": "t"})], on_lost=on_lost, lease_s=0.5
-    )
+    def on_hello(sender: bytes, kind: str, body: dict[str, Any]) -> list[Reply]:
+        came.set()
+        return [(sender, "plan", {"token": "t"})]
+
+    came = threading.Event()
+    server = ChannelServer("127.0.0.1", on_hello, on_lost=on_lost, lease_s=0.5)
     address = server.address
     keys = [key.decode() for key in (address.server_public, address.client_public, address.client_secret)]
     worker = subprocess.Popen([sys.executable, "-c", _BUSY_WORKER, address.endpoint, *keys])
     try:
+        assert came.wait(60)
         assert not gone.wait(2), "busy for four leases is not lost"
         os.kill(worker.pid, signal.SIGSTOP)
         began = time.monotonic()

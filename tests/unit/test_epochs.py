@@ -20,6 +20,7 @@ import headrace as hr
 from headrace.config import Settings
 from headrace.errors import CorruptionError, FencedError, ProtocolError, StateError
 from headrace.runtime.frames import Kind, decode
+from headrace.runtime.orders import Orders
 from headrace.runtime.plan import Description
 from headrace.spark.epochs import Coordinator, Member, audit
 from headrace.spark.failures import understand
@@ -334,7 +335,7 @@ def test_rows_between_stages_count_once(
 
 
 def description(
-    index: int, sent: dict[int, list[int]], consumed: dict[int, dict[int, list[int]]], stage: int = 0
+    index: int, sent: dict[int, dict[int, list[int]]], consumed: dict[int, dict[int, list[int]]], stage: int = 0
 ) -> Description:
     return Description(stage, index, Token(1, 0, 0), (), sent, consumed, (), {}, True)
 
@@ -342,7 +343,7 @@ def description(
 # chronostream fact 20: sent = consumed per sender, edge and slice before each manifest
 def test_the_audit_finds_every_difference() -> None:
     good = [
-        description(0, {7: [2, 0, 1]}, {}), description(1, {7: [0, 5, 0]}, {}),
+        description(0, {7: {0: [2, 0, 1]}}, {}), description(1, {7: {1: [0, 5, 0]}}, {}),
         description(0, {}, {7: {0: [2, 0, 0], 1: [0, 0, 0]}}, 1), description(1, {}, {7: {0: [0, 0, 1], 1: [0, 5, 0]}}, 1),
     ]  # fmt: skip
     audit(good)
@@ -451,9 +452,11 @@ def test_subtasks_keep_the_slices_they_hold(tmp_path: Path) -> None:
     plan = plan_job(job, tmp_path, Settings.of(parallelism=3), collect=True)
     coordinator = Coordinator(plan, versions, versions.open({"job": "job"}))
     coordinator.base = base = Token(1, 4, 0)
-    held = {0: (str(base), 2), 1: (str(Token(1, 3, 0)), 0), 2: (str(base), 2)}
+    held = {0: (str(base), 2, 3), 1: (str(Token(1, 3, 0)), 0, 3), 2: (str(base), 2, 3)}
     coordinator.members = {(1, i): Member(b"", inventory) for i, inventory in held.items()}
     assert coordinator._assign(1) == [1, 2, 0], "group 2 stays with who says so first; stale versions do not count"
+    coordinator.orders = Orders(active={1: 2})
+    assert coordinator._assign(1) == [0, 1], "slices are divided anew among fewer subtasks"
     versions.close()
 
 

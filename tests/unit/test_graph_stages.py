@@ -54,20 +54,43 @@ def paths(layout: Layout, start: str) -> set[str]:
     return found
 
 
-@given(graphs(), st.integers(1, 4))
-def test_every_edge_leads_to_the_same_or_the_next_stage(graph: Graph, parallelism: int) -> None:
-    layout = lay_out(graph, parallelism)
+@given(graphs(), st.integers(1, 4), st.booleans())
+def test_every_edge_leads_to_the_same_or_the_next_leg(graph: Graph, parallelism: int, dynamic: bool) -> None:
+    layout = lay_out(graph, parallelism, dynamic=dynamic)
     for edge in layout.edges:
-        step = layout.stage_of[edge.target] - layout.stage_of[edge.source]
-        assert (step, edge.border) in ((0, None), (1, layout.stage_of[edge.target]))
+        here, there = (layout.stages[layout.stage_of[name]] for name in (edge.source, edge.target))
+        if edge.border is None:
+            assert here.first == there.first and here.index <= there.index
+        else:
+            assert there.first == here.last + 1 == edge.border == there.index or edge.target in layout.movable
     for node in graph.nodes:
         assert paths(layout, node.name) == {n.name for n, _ in graph.consumers(node.name)}
     assert [edge.id for edge in layout.edges] == list(range(len(layout.edges)))
 
 
-@given(graphs(), st.integers(1, 4))
-def test_keyed_steps_start_stages_and_their_inputs_are_routed_by_key(graph: Graph, parallelism: int) -> None:
-    layout = lay_out(graph, parallelism)
+@given(graphs(), st.data())
+def test_a_step_is_one_stage_on_for_every_edge_before_it_that_is_not_chained(graph: Graph, data: st.DataObject) -> None:
+    layout = lay_out(graph, 2, dynamic=True)
+    assert layout.places(layout.chained) == layout.stage_of
+    inside = [edge.id for edge in layout.edges if edge.border is None]
+    places = layout.places(set(data.draw(st.lists(st.sampled_from(inside), max_size=len(inside)))))
+    for name, at in places.items():
+        stage = layout.stages[layout.stage_of[name]]
+        assert stage.first <= at <= stage.last
+        assert name in layout.movable or at == stage.index
+    for edge in layout.edges:
+        if edge.border is None:
+            assert places[edge.source] <= places[edge.target]
+        if edge.border is None and edge.target in layout.apart and edge.target in layout.movable:
+            last = layout.stages[layout.stage_of[edge.target]].last
+            assert places[edge.source] < places[edge.target] or places[edge.target] == last
+
+
+@given(graphs(), st.integers(1, 4), st.booleans())
+def test_keyed_steps_start_legs_and_their_inputs_are_routed_by_key(
+    graph: Graph, parallelism: int, dynamic: bool
+) -> None:
+    layout = lay_out(graph, parallelism, dynamic=dynamic)
     steps = [name for stage in layout.stages for name in stage.steps]
     assert sorted(steps) == sorted({*graph.by_name, *(p.name for p in layout.passes)})
     for node in graph.nodes:
@@ -78,7 +101,8 @@ def test_keyed_steps_start_stages_and_their_inputs_are_routed_by_key(graph: Grap
         else:
             assert not any(edge.keyed for edge in into)
         if node.inputs and not node.options.chain:
-            assert all(edge.border is not None for edge in into)
+            sources = [layout.stage_of[edge.source] for edge in into]
+            assert all(at < layout.stage_of[node.name] for at in sources)
     for before, stage in zip(layout.stages, layout.stages[1:]):
         assert stage.shuffled or stage.subtasks == before.subtasks, "a hop without shuffle keeps its partitions"
     assert layout.slots == sum(stage.subtasks for stage in layout.stages)
@@ -120,12 +144,12 @@ def test_drawing_says_what_steps_do() -> None:
     assert describe(graph.by_name["r"]) == "reduce by k over running: n=count()"
 
 
-def test_a_hop_keeps_the_subtasks_of_the_stage_before() -> None:
+def test_all_stages_of_a_leg_have_the_subtasks_that_its_neediest_step_wants() -> None:
     job = hr.Job("hops")
     s = job.source("s", scripted([{"k": "a"}]), parallelism=3)
     s.map(dict, name="m", chain=False, parallelism=5).sink("out", out())
     layout = lay_out(job.graph(), 2)
-    assert [stage.subtasks for stage in layout.stages] == [3, 3] and not layout.stages[1].shuffled
+    assert [stage.subtasks for stage in layout.stages] == [5, 5] and not layout.stages[1].shuffled
 
 
 def test_sources_read_only_the_columns_that_steps_use() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,11 +20,12 @@ from test_equal_results import assert_equal, scripts
 from test_runtime_interleavings import Catcher, batch_of, entering, partitions
 
 import headrace as hr
-from headrace.config import SCHEDULES, Settings
+from headrace.config import SCHEDULES, Schedule, Settings
 from headrace.graph.windows import FOREVER_US, NEVER_US, TimeWindow
 from headrace.runtime import scheduler as scheduling
 from headrace.runtime.build import build_operators
 from headrace.runtime.inbox import Inbox
+from headrace.runtime.orders import Orders
 from headrace.runtime.plan import JobPlan
 from headrace.runtime.policies import Head
 from headrace.runtime.pressure import Pressure
@@ -66,8 +67,8 @@ class Stage:
         self.both, self.first = Catcher(), Catcher()
         self.operators["both"].outputs = [(self.both, 0)]
         self.operators["w"].outputs.append((self.first, 0))
-        self.scheduler = Scheduler(plan, self.operators)
-        self.scheduler.begin(Inbox(10**6))
+        self.scheduler = Scheduler(plan, 1, self.operators)
+        self.scheduler.begin(Inbox(10**6), Orders())
         self.scheduler._policy = Drawn(data)
         self.asked: list[tuple[int, int]] = []
         self.given = self.processed = 0
@@ -179,12 +180,12 @@ def test_a_straggler_holds_nobody_back(schedule: str, tmp_path: Path) -> None:
 
 
 def test_the_schedule_changes_while_a_job_runs(tmp_path: Path) -> None:
-    names = iter(["mem", "direct", "hybrid", "round-robin", "direct", "odf"])
+    names: Iterator[Schedule] = iter(["mem", "direct", "hybrid", "round-robin", "direct", "odf"])
     seen: set[str] = set()
 
     def follow(record: dict[str, Any]) -> dict[str, Any]:
         if record["v"] % 40 == 39:
-            run.tell_workers({"schedule": next(names)})
+            run.order(Orders(schedule=next(names)))
         return record
 
     records = [{"k": f"k{i % 5}", "v": i, "t": 10 * i} for i in range(240)]

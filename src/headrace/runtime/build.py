@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -17,11 +18,13 @@ from headrace.graph.nodes import (
     SourceNode,
     TransformNode,
 )
-from headrace.graph.stages import Edge
+from headrace.graph.stages import Edge, Stage
 from headrace.graph.windows import CountWindow, SessionWindow, TimeWindow, WholeInput
 from headrace.runtime.edges import Combiner, EdgeWriter
 from headrace.runtime.ends import Sink, Source
 from headrace.runtime.joining import Join
+from headrace.runtime.links import Link, Links, sender_id
+from headrace.runtime.meter import ChannelMeter
 from headrace.runtime.operators import Forward, Operator, Transform
 from headrace.runtime.plan import JobPlan
 from headrace.runtime.process import Process
@@ -41,16 +44,19 @@ def build_operators(
     operators: dict[str, Operator] = {}
     guards: dict[str, Guard] = {}
     origins = {step.name: step.origin for step in plan.layout.passes}
-    for name in plan.layout.stages[stage].steps:
+    layout = plan.layout
+    at = layout.stages[stage]
+    for name in layout.hosted(at):
         if name in origins:
             operators[name] = Forward(name, 1, plan.schemas[origins[name]])
             continue
         node = plan.graph.by_name[name]
         guard = guards[name] = Guard(name, node.options.on_error or plan.graph.on_error, dead_letter)
         operators[name] = build_operator(plan, node, guard)
-    for edge in plan.layout.edges:
-        if edge.border is None and edge.source in operators:
-            operators[edge.source].outputs.append((operators[edge.target], edge.port))
+    if at.first == at.last:  # in a longer leg links decide, edge by edge
+        for edge in layout.edges:
+            if edge.border is None and edge.source in operators:
+                operators[edge.source].outputs.append((operators[edge.target], edge.port))
     return operators, guards
 
 
@@ -119,10 +125,32 @@ def build_edges(
     slices, nowhere = plan.settings.slices, np.zeros(0, np.int64)
     return [
         EdgeWriter(
-            edge, sender, after.subtasks, targets, slices, nowhere, build_combiner(plan, edge, guards, dead_letter)
+            edge, sender, after.subtasks, targets, slices, nowhere,
+            build_combiner(plan, edge, guards, dead_letter), active=after.active, turn=sender,
         )
         for edge in plan.layout.border(stage + 1)
-    ]
+    ]  # fmt: skip
+
+
+def build_links(
+    plan: JobPlan, stage: Stage, index: int, operators: Mapping[str, Operator], border: Mapping[int, EdgeWriter]
+) -> Links:
+    """The edges of a leg of several stages at one of them, wired to the operators it hosts."""
+    links: dict[int, Link] = {}
+    origins = {step.name: step.origin for step in plan.layout.passes}
+    sender = sender_id(stage.index - stage.first, index)
+    for edge in plan.layout.inside(stage):
+        writer = None
+        if stage.index < stage.last:
+            inner = replace(edge, keys=(), keyed=False, spread=False)
+            own = range(index, index + 1)
+            writer = EdgeWriter(inner, sender, stage.subtasks, own, plan.settings.slices, np.zeros(0, np.int64))
+        target = border.get(edge.id) or operators.get(edge.target)
+        schema = plan.schemas[origins.get(edge.source, edge.source)]
+        links[edge.id] = Link(edge, schema, target, writer, ChannelMeter(edge.id))
+        if edge.source in operators:
+            operators[edge.source].outputs.append((links[edge.id], edge.port))
+    return Links(plan.layout, stage, links)
 
 
 def build_combiner(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -56,6 +57,8 @@ class EdgeWriter:
     """The sending end of one edge in one subtask: at most one open buffer.
 
     ``targets`` are the receivers it reaches: all of them through a shuffle, its own index otherwise.
+    A spread edge gives the first ``active`` of them records in turn. ``since_us``: when the clock of
+    what is to be sent began; it leaves after ``deadline_us`` or with ``limit_bytes``, whatever is first.
     """
 
     edge: Edge
@@ -65,6 +68,11 @@ class EdgeWriter:
     slices: int
     table: npt.NDArray[np.int64]
     combiner: Combiner | None = None
+    active: int = 1
+    turn: int = 0
+    deadline_us: int = 0
+    limit_bytes: int = 0
+    since_us: int = 0
     pending: list[Batch] = field(default_factory=list)
     pending_late: list[Batch] = field(default_factory=list)
     pending_bytes: int = 0
@@ -91,6 +99,14 @@ class EdgeWriter:
     def news(self) -> bool:
         return bool(self.opened_us) or self.watermark_us > self.told_us
 
+    @property
+    def due_us(self) -> int:
+        return self.since_us + self.deadline_us
+
+    @property
+    def full(self) -> bool:
+        return self.pending_bytes >= self.limit_bytes
+
     def cut(self, rows: list[list[bytes]]) -> None:
         """Append this edge's frames to each receiver's row: data first, then the watermark."""
         shipped_us = now_us()
@@ -104,7 +120,8 @@ class EdgeWriter:
                 self._ship_batch(Kind.DATA, batch, shipped_us, rows)
         if self.pending_late:
             self._ship_batch(Kind.LATE, concat(self.pending_late), shipped_us, rows)
-        self.pending, self.pending_late, self.pending_bytes, self.opened_us = [], [], 0, 0
+        self.pending, self.pending_late = [], []
+        self.pending_bytes = self.opened_us = self.since_us = 0
         if self.watermark_us > self.told_us:
             self.told_us = self.watermark_us
             for receiver in self.targets:
@@ -124,10 +141,10 @@ class EdgeWriter:
         rows: list[list[bytes]],
     ) -> None:  # fmt: skip
         if not self.edge.keyed:
-            receiver = self.sender % self.receivers
-            total = np.array([records.num_rows], np.uint32)
-            frame = self._data(kind, receiver, records, _SMALL_SLICE, total, born_us, shipped_us)
-            rows[receiver].append(frame.encode())
+            for receiver, part in self._shares(records):
+                total = np.array([part.num_rows], np.uint32)
+                frame = self._data(kind, receiver, part, _SMALL_SLICE, total, born_us, shipped_us)
+                rows[receiver].append(frame.encode())
             self.sent[0] += records.num_rows
             return
         slices = slices_of(keys, self.slices)
@@ -140,6 +157,16 @@ class EdgeWriter:
             held = np.flatnonzero((counts > 0) & (self.table == receiver)).astype(np.uint16)
             frame = self._data(kind, receiver, part, held, counts[held].astype(np.uint32), born_us, shipped_us)
             rows[receiver].append(frame.encode())
+
+    def _shares(self, records: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Who gets which of the records: all stay on one subtask, or every active one gets as many."""
+        if not self.edge.spread:
+            yield self.targets[self.sender % len(self.targets)], records
+            return
+        share = -(-records.num_rows // self.active)
+        for start in range(0, records.num_rows, share):
+            self.turn = (self.turn + 1) % self.active
+            yield self.targets[self.turn], records.slice(start, share)
 
     def _data(
         self, kind: Kind, receiver: int, records: pa.RecordBatch, slices: npt.NDArray[np.uint16],

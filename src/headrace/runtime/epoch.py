@@ -13,7 +13,6 @@ import pyarrow as pa
 from headrace.runtime.inbox import Inbox, read_into
 from headrace.runtime.plan import JobPlan, Ticket
 from headrace.runtime.subtask import Control, Subtask
-from headrace.tokens import Token
 
 
 class Channel(Control, Protocol):
@@ -28,18 +27,18 @@ class Cache:
 
     subtasks: dict[tuple[str, int], Subtask] = field(default_factory=dict)
 
-    def inventory(self, run: str, stage: int) -> tuple[str | None, int] | None:
-        """The version and group of slices held for a stage."""
+    def inventory(self, run: str, stage: int) -> tuple[str | None, int | None, int] | None:
+        """The version, and which group of how many, of the slices held for a stage."""
         held = self.subtasks.get((run, stage))
         if held is None or held.version is None:
             return None
-        base, group = held.version
-        return str(base) if base else None, group
+        base, group, groups = held.version
+        return str(base) if base else None, group, groups
 
     def take(self, plan: JobPlan, stage: int, ticket: Ticket) -> Subtask:
         """The subtask in memory if it is just what the ticket asks for, else a new one."""
         held = self.subtasks.pop((plan.run, stage), None)
-        if held is not None and held.version == (ticket.base, ticket.group):
+        if held is not None and held.version == (ticket.base, ticket.group, ticket.groups):
             return held
         if held is not None:
             held.close()
@@ -70,7 +69,7 @@ def run_epoch(
     worker = {"pid": os.getpid(), "daemon": os.getppid(), "host": socket.gethostname()}
     inventory = cache.inventory(plan.run, stage)
     channel.tell("hello", {**place, "query": query, "epoch": epoch, "inventory": inventory, **worker})
-    ticket = _ticket(channel.wait("plan", None, timeout_s))
+    ticket = Ticket.from_wire(channel.wait("plan", None, timeout_s))
     token = str(ticket.token)
     subtask = cache.take(plan, stage, ticket)
     done = False
@@ -90,10 +89,3 @@ def run_epoch(
             cache.keep(subtask)
         else:
             subtask.close()
-
-
-def _ticket(message: dict[str, Any]) -> Ticket:
-    base = message["base"]
-    return Ticket(
-        Token.parse(message["token"]), Token.parse(base) if base else None, message["group"], tuple(message["places"])
-    )

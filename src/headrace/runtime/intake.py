@@ -15,6 +15,7 @@ from headrace.runtime.ends import Source
 from headrace.runtime.frames import Frame, Kind, decode, read_ipc
 from headrace.runtime.inbound import Inbound
 from headrace.runtime.inbox import Row
+from headrace.runtime.links import Links
 from headrace.runtime.meter import ChannelMeter
 from headrace.runtime.operators import Operator
 from headrace.runtime.plan import JobPlan
@@ -28,30 +29,36 @@ class Intake:
     def __init__(self, plan: JobPlan, stage: int, operators: Mapping[str, Operator]) -> None:
         self._plan, self._stage = plan, stage
         self._operators = operators
+        self._within_leg = plan.layout.stages[stage].first < stage
+        self._links: Links | None = None
         self._sources = [o for o in operators.values() if isinstance(o, Source)]
-        self._inbound = {
-            edge.id: self._make_inbound(edge) for edge in plan.layout.border(stage) if edge.target in operators
-        }
+        self._inbound = {edge.id: self._make_inbound(edge) for edge in plan.layout.border(stage)}
 
-    def begin(self, index: int) -> None:
+    def begin(self, index: int, links: Links | None) -> None:
         """A new attempt: sequences, audit counts and watermarks of all senders start anew."""
         senders = range(0)
         if self._stage and self._plan.eager:
             stages = self._plan.layout.stages
-            before, shuffled = stages[self._stage - 1].subtasks, stages[self._stage].shuffled
-            senders = range(before) if shuffled else range(index, index + 1)
+            before, here = stages[self._stage - 1].subtasks, stages[self._stage]
+            senders = range(before) if here.shuffled else range(index, index + 1)
         for inbound in self._inbound.values():
             inbound.begin(senders)
+        self._links = links
 
     @property
     def ended(self) -> bool:
         """Whether every sender's last buffer is here: no need to wait until Spark closes the pipe too."""
+        if self._within_leg:
+            return self._links is not None and self._links.ended
         return bool(self._inbound) and all(len(i.ended) == len(i.last) for i in self._inbound.values())
 
     def take(self, row: Row) -> None:
         for frame in decode(row.payload):
             if frame.kind is Kind.EXTERNAL:
                 self._sources[frame.edge].take_external(read_ipc(frame.body), now_us())
+                continue
+            if self._within_leg and self._links is not None:
+                self._links.take(frame, row)
                 continue
             inbound = self._inbound.get(frame.edge)
             if inbound is None:
@@ -73,7 +80,7 @@ class Intake:
     def refuse(self, row: Row) -> None:
         """A row after all senders had ended: only what came before, or no data at all, is in order."""
         for frame in decode(row.payload):
-            if self._inbound[frame.edge].accept(frame) and frame.kind < Kind.WATERMARK:
+            if self._within_leg or (self._inbound[frame.edge].accept(frame) and frame.kind < Kind.WATERMARK):
                 raise ProtocolError(f"stage {self._stage} received a buffer after its senders had ended")
 
     def close(self, operator: Operator) -> None:
@@ -89,13 +96,15 @@ class Intake:
 
     def consumed(self) -> dict[int, dict[int, list[int]]]:
         """Items per edge, sender and slice, for the audit."""
-        return {
+        at_border = {
             id: {sender: counts.tolist() for sender, counts in inbound.consumed.items()}
             for id, inbound in self._inbound.items()
         }
+        return at_border | (self._links.consumed() if self._links is not None else {})
 
     def meters(self) -> list[ChannelMeter]:
-        return [inbound.meter for inbound in self._inbound.values()]
+        links = self._links.meters() if self._links is not None else []
+        return [*(inbound.meter for inbound in self._inbound.values()), *links]
 
     def _waiting(self, inbound: Inbound, frame: Frame, queued_us: int) -> Waiting:
         """A frame's records or partials, decoded."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from headrace.config import Settings
 from headrace.connect.sink import Staged
 from headrace.graph.nodes import Graph
 from headrace.graph.stages import Layout
+from headrace.runtime.orders import Orders
 from headrace.state.segments import StoredChange
 from headrace.tokens import Token
 
@@ -47,23 +48,37 @@ class JobPlan:
         return self.schemas[self.graph.by_name[name].inputs[port]]
 
     def groups(self, stage: int) -> int:
-        """Into how many parts the stage's slices are divided: one per subtask."""
-        return self.layout.stages[stage].subtasks
+        """Into how many parts the stage's slices are divided at the start: one per active subtask."""
+        return self.layout.stages[stage].active
 
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
     """A subtask's part in one attempt at one epoch.
 
-    ``base`` is the version to start from (None: empty state). ``group`` is which share of the
-    stage's slices the subtask owns; ``places`` says for each group of the *next* stage on which
-    subtask it is, so that slice → route is ``places[slice % groups]``.
+    ``base`` is the version to start from (None: empty state). ``group`` of ``groups`` is which share
+    of the stage's slices the subtask owns, None if it owns none; ``places`` says for each group of
+    the *next* stage on which subtask it is, so that slice → route is ``places[slice % len(places)]``.
     """
 
     token: Token
     base: Token | None
-    group: int
+    group: int | None
+    groups: int
     places: tuple[int, ...]
+    orders: Orders = field(default_factory=Orders)
+
+    @staticmethod
+    def from_wire(data: dict[str, Any]) -> Ticket:
+        base = data["base"]
+        return Ticket(
+            Token.parse(data["token"]), Token.parse(base) if base else None, data["group"], data["groups"],
+            tuple(data["places"]), Orders.from_wire(data["orders"]),
+        )  # fmt: skip
+
+    def owns(self, number: int) -> bool:
+        """Whether a slice, or a source's partition, is this subtask's."""
+        return number % self.groups == self.group
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +89,7 @@ class Description:
     index: int
     token: Token
     changes: tuple[StoredChange, ...]
-    sent: dict[int, list[int]]
+    sent: dict[int, dict[int, list[int]]]
     consumed: dict[int, dict[int, list[int]]]
     staged: tuple[Staged, ...]
     counters: dict[str, int]

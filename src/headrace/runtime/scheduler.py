@@ -15,12 +15,14 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from headrace.config import Schedule, Transition, check_schedule
+from headrace.config import Schedule, check_schedule
+from headrace.graph.nodes import is_keyed
 from headrace.graph.paths import bound_through
 from headrace.runtime.edges import now_us
 from headrace.runtime.ends import Source
 from headrace.runtime.inbox import Inbox
 from headrace.runtime.operators import Operator
+from headrace.runtime.orders import Orders
 from headrace.runtime.plan import JobPlan
 from headrace.runtime.policies import Head, make_policy
 from headrace.runtime.pressure import Pressure
@@ -38,8 +40,8 @@ _WEIGH_STATE_US = 100_000
 class Scheduler:
     """The input queues of one subtask's operators, and the policy over them."""
 
-    def __init__(self, plan: JobPlan, operators: Mapping[str, Operator]) -> None:
-        self._operators = [o for o in operators.values() if not isinstance(o, Source)]
+    def __init__(self, plan: JobPlan, stage: int, operators: Mapping[str, Operator]) -> None:
+        self._operators = [o for o in operators.values() if _has_queue(plan, stage, o)]
         self._settings = plan.settings
         origins = {step.name: step.origin for step in plan.layout.passes}
         self._bounds_us = [bound_through(plan.graph, origins.get(o.name, o.name)) for o in self._operators]
@@ -50,12 +52,12 @@ class Scheduler:
         self._refusing, self._state_weighed_us = False, 0
         self._schedule: Schedule = plan.settings.schedule
 
-    def begin(self, inbox: Inbox) -> None:
+    def begin(self, inbox: Inbox, orders: Orders) -> None:
         """A new epoch with its inbox: operators get their queues."""
         self._inbox, self._refusing = inbox, False
         self._pressure.begin(now_us())
         inbox.limit_bytes = self._pressure.limit_bytes
-        self.use(self._schedule)
+        self._use(check_schedule(orders.schedule or self._settings.schedule))
 
     def finish(self) -> None:
         """Nothing more will come: work off what waits; from here on operators call each other directly."""
@@ -66,10 +68,15 @@ class Scheduler:
         for operator in self._operators:
             operator.queue = None
 
-    def use(self, schedule: Schedule, transition: Transition | None = None) -> None:
-        """Work by another schedule from now on; by ``direct`` once what waits has been processed."""
-        self._schedule = check_schedule(schedule)
-        self._policy = make_policy(schedule, transition or self._settings.hybrid, seed=0)
+    def obey(self, orders: Orders) -> None:
+        """Work by another schedule from now on, if so ordered; by ``direct`` once what waits has been processed."""
+        schedule = check_schedule(orders.schedule or self._settings.schedule)
+        if schedule != self._schedule:
+            self._use(schedule)
+
+    def _use(self, schedule: Schedule) -> None:
+        self._schedule = schedule
+        self._policy = make_policy(schedule, self._settings.hybrid, seed=0)
         if schedule != "direct":
             for operator in self._operators:
                 operator.queue = operator.queue or Fifo()
@@ -165,6 +172,16 @@ class Scheduler:
         queued_bytes = sum(queue.nbytes for queue in self._queues())
         self._inbox.weigh(queued_bytes, pressure.state_bytes)
         pressure.weigh(queued_bytes + self._inbox.held_bytes, now, stopped=self._refusing or self._inbox.blocked)
+
+
+def _has_queue(plan: JobPlan, stage: int, operator: Operator) -> bool:
+    """Not sources, which are read; and in a leg of several processes only keyed steps.
+
+    There the other steps may move, and a buffer that is passed on must not overtake what waits for one of them.
+    """
+    at, node = plan.layout.stages[stage], plan.graph.by_name.get(operator.name)
+    alone = at.first == at.last
+    return not isinstance(operator, Source) and (alone or (node is not None and is_keyed(node)))
 
 
 def _receivers(operator: Operator) -> int:

@@ -26,6 +26,7 @@ from headrace.runtime.edges import now_us
 from headrace.runtime.ends import Sink, Source
 from headrace.runtime.inbox import End, Inbox, Row
 from headrace.runtime.intake import Intake
+from headrace.runtime.orders import Orders
 from headrace.runtime.outlet import Outlet
 from headrace.runtime.plan import Description, JobPlan, Ticket
 from headrace.runtime.reducing import Reduce
@@ -59,7 +60,7 @@ class Subtask:
 
     def __init__(self, plan: JobPlan, stage: int) -> None:
         self.plan, self.stage = plan, stage
-        self.version: tuple[Token | None, int] | None = None
+        self.version: tuple[Token | None, int | None, int] | None = None
         self._letters: list[dict[str, str]] = []
         dead_letter = self._dead_letter if plan.graph.dead_letter is not None else None
         self._operators, self._guards = build_operators(plan, stage, dead_letter)
@@ -68,7 +69,7 @@ class Subtask:
         self._letter_sink = Sink(SinkNode(DEAD_LETTERS, plan.graph.dead_letter, ())) if plan.graph.dead_letter else None
         self._intake = Intake(plan, stage, self._operators)
         self._outlet = Outlet(plan, stage)
-        self._scheduler = Scheduler(plan, self._operators)
+        self._scheduler = Scheduler(plan, stage, self._operators)
         self._process = psutil.Process()
         self._index = 0
         self._ticket: Ticket | None = None
@@ -88,11 +89,10 @@ class Subtask:
         self._index, self._ticket, self._control = index, ticket, control
         self._counts = {}
         self._told_end = False
-        groups = plan.groups(self.stage)
-        slices = [s for s in range(plan.settings.slices) if s % groups == ticket.group]
+        slices = [s for s in range(plan.settings.slices) if ticket.owns(s)]
         fresh = self.version is None
         held = {
-            name: [p for p in range(plan.partitions[name]) if p % groups == ticket.group]
+            name: [p for p in range(plan.partitions[name]) if ticket.owns(p)]
             if isinstance(operator, Source)
             else slices
             for name, operator in self._operators.items()
@@ -107,9 +107,10 @@ class Subtask:
             operator.begin_epoch()
         for sink in [*self._sinks, *([self._letter_sink] if self._letter_sink else [])]:
             sink.open(self._sink_context(sink.name))
-        self._intake.begin(index)
         dead_letter = self._dead_letter if self._letter_sink is not None else None
+        self._outlet.orders = ticket.orders
         self._outlet.begin(index, ticket, self._operators, self._guards, dead_letter)
+        self._intake.begin(index, self._outlet.links)
         stem = f"segments/{ticket.token}-s{self.stage:02d}-{index:04d}"
         settings = plan.settings
         self._chunks = ChunkWriter(plan.checkpoint / "headrace", stem, settings.chunk_s, settings.chunk_bytes, now_us())
@@ -119,7 +120,7 @@ class Subtask:
         polling, turn_rows = bool(self._sources), 0
         self._input_over = False
         eager, scheduler = self.plan.eager, self._scheduler
-        scheduler.begin(inbox)
+        scheduler.begin(inbox, self._outlet.orders)
         while not (over := self._over(polling)) or scheduler.waiting:
             busy = scheduler.waiting
             if polling and not over and (rows := scheduler.poll_rows(self.plan.settings.poll_rows)):
@@ -173,7 +174,7 @@ class Subtask:
         if self._letter_sink is not None:
             staged += self._letter_sink.close()
         self._report()
-        self.version = (ticket.token, ticket.group)
+        self.version = (ticket.token, ticket.group, ticket.groups)
         return Description(
             self.stage,
             self._index,
@@ -232,7 +233,7 @@ class Subtask:
                 due = source.next_due_us()
                 if due is not None:
                     # What is due may wait for as long as it would in a buffer: one poll takes it all.
-                    wait_us = min(wait_us, due + self._outlet.cut_us - now)
+                    wait_us = min(wait_us, due + self._outlet.patience_us - now)
                 elif not source.exhausted:
                     wait_us = min(wait_us, 2_000)
         cut_us = self._outlet.due_us()
@@ -264,11 +265,10 @@ class Subtask:
     def _obey(self, message: dict[str, Any]) -> None:
         """Settings from the driver."""
         kind = message.get("kind")
-        if kind == "settings":
-            if "cut_us" in message:
-                self._outlet.cut_us = int(message["cut_us"])
-            if "schedule" in message:
-                self._scheduler.use(message["schedule"])
+        if kind == "orders":
+            orders = Orders.from_wire(message)
+            self._outlet.obey(orders)
+            self._scheduler.obey(orders)
         elif kind == "fenced":
             raise FencedError(str(message.get("why", "a newer attempt owns this work")))
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.errors import ProtocolError, StateError
+from headrace.runtime.orders import Orders
 from headrace.runtime.plan import Description, JobPlan
 from headrace.state.changes import ZERO_DIGEST
 from headrace.state.versions import Manifest, SliceVersion, Versions
@@ -33,7 +34,7 @@ class Member:
     """A subtask that said HELLO in the current attempt."""
 
     sender: bytes
-    inventory: tuple[str | None, int] | None
+    inventory: tuple[str | None, int | None, int] | None
     loaded: bool = False
     description: Description | None = None
 
@@ -52,6 +53,7 @@ class Coordinator:
     attempts: dict[int, int] = field(default_factory=dict)
     sealed: Manifest | None = None
     planned: bool = False
+    orders: Orders = field(default_factory=Orders)
     on_sealed: Callable[[Manifest, list[Description]], None] | None = None
 
     def new_query(self) -> int:
@@ -81,19 +83,15 @@ class Coordinator:
         elif self.token is None or self.token.epoch != epoch:
             return [(sender, "fenced", {"why": f"epoch {epoch} is not running"})]
         held = body.get("inventory")
-        self.members[place] = Member(sender, (held[0], held[1]) if held else None)
+        self.members[place] = Member(sender, tuple(held) if held else None)
         if not self.plan.eager:
-            places = self._fixed_places(place[0])
-            return [self._ticket(place, place[1], places)]
+            owners = [list(range(self.groups(at))) for at in range(len(self.plan.layout.stages))]
+            return [self._ticket(place, owners)]
         if len(self.members) < self.plan.layout.slots:
             return []
         self.planned = True
-        groups = {stage.index: self._assign(stage.index) for stage in self.plan.layout.stages}
-        replies = []
-        for stage, index in self.members:
-            after = groups.get(stage + 1, [])
-            replies.append(self._ticket((stage, index), groups[stage].index(index), after))
-        return replies
+        owners = [self._assign(stage.index) for stage in self.plan.layout.stages]
+        return [self._ticket(place, owners) for place in self.members]
 
     def loaded(self, sender: bytes, body: dict[str, Any]) -> list[Reply]:
         """A subtask has its state; when all have, sources may read."""
@@ -176,36 +174,39 @@ class Coordinator:
             return self.sealed
         return self.versions.manifest(token)
 
+    def groups(self, stage: int) -> int:
+        """Into how many parts a stage's slices are divided in the attempts from now on."""
+        return self.orders.active.get(stage, self.plan.groups(stage))
+
     def _assign(self, stage: int) -> list[int]:
         """For each group of slices the subtask that owns it: who holds it in memory, if anyone."""
-        n = self.plan.groups(stage)
+        n = self.groups(stage)
         base = str(self.base) if self.base else None
         owner: dict[int, int] = {}
         for (at, index), member in sorted(self.members.items(), key=lambda item: item[0]):
             if at == stage and member.inventory is not None:
-                version, group = member.inventory
-                if version == base and group < n and group not in owner:
+                version, group, groups = member.inventory
+                if version == base and groups == n and group is not None and group not in owner:
                     owner[group] = index
-        free = [i for i in range(n) if i not in owner.values()]
+        free = [i for i in range(self.plan.layout.stages[stage].subtasks) if i not in owner.values()]
         for group in range(n):
             if group not in owner:
                 owner[group] = group if group in free else free[0]
                 free.remove(owner[group])
         return [owner[group] for group in range(n)]
 
-    def _fixed_places(self, stage: int) -> list[int]:
-        after = stage + 1
-        return list(range(self.plan.groups(after))) if after < len(self.plan.layout.stages) else []
-
-    def _ticket(self, place: Place, group: int, places: list[int]) -> Reply:
-        member = self.members[place]
+    def _ticket(self, place: Place, owners: list[list[int]]) -> Reply:
+        stage, index = place
+        mine = owners[stage]
         body = {
             "token": str(self.token),
             "base": str(self.base) if self.base else None,
-            "group": group,
-            "places": places,
+            "group": mine.index(index) if index in mine else None,
+            "groups": len(mine),
+            "places": owners[stage + 1] if stage + 1 < len(owners) else [],
+            "orders": self.orders.to_wire(),
         }
-        return member.sender, "plan", body
+        return self.members[place].sender, "plan", body
 
     def _member(self, sender: bytes, body: dict[str, Any]) -> Member | None:
         member = self.members.get((body["stage"], body["index"]))
@@ -219,8 +220,9 @@ def audit(descriptions: list[Description]) -> None:
     sent: dict[tuple[int, int], list[int]] = {}
     got: dict[tuple[int, int], list[int]] = {}
     for description in descriptions:
-        for edge, counts in description.sent.items():
-            sent[int(edge), description.index] = counts
+        for edge, by_sender in description.sent.items():
+            for sender, counts in by_sender.items():
+                sent[int(edge), int(sender)] = counts
         for edge, by_sender in description.consumed.items():
             for sender, counts in by_sender.items():
                 so_far = got.get((int(edge), int(sender)), [0] * len(counts))

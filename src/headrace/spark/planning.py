@@ -42,7 +42,7 @@ def plan_job(job: Job, checkpoint: Path, settings: Settings, *, collect: bool = 
                 )
     known = known_schemas(checkpoint)
     inferred = infer(graph, known)
-    layout = lay_out(graph, settings.parallelism)
+    layout = lay_out(graph, settings.parallelism, dynamic=settings.chaining == "dynamic")
     first = layout.stages[0].subtasks
     partitions = {n.name: n.source.partitions(first) for n in graph.nodes if isinstance(n, SourceNode)}
     return JobPlan(

@@ -20,6 +20,7 @@ from headrace.connect.console import ConsoleSink
 from headrace.errors import HeadraceError, RunFailedError
 from headrace.graph.nodes import SinkNode
 from headrace.measure.figures import LatencyFigures, figures_of
+from headrace.runtime.orders import Orders
 from headrace.runtime.plan import Description, JobPlan
 from headrace.spark.commits import committed, last_committed
 from headrace.spark.compaction import Compactor
@@ -150,12 +151,13 @@ class Run:
         rows: list[dict[str, Any]] = read_collected(node.sink.directory).to_pylist()
         return rows
 
-    def tell_workers(self, message: dict[str, Any]) -> None:
-        """Send settings down to every subtask."""
+    def order(self, orders: Orders) -> None:
+        """Tell every subtask what to do from now on, and those of later epochs when they start."""
         with self._lock:
+            self._coordinator.orders = orders
             members = list(self._coordinator.members.values())
         for member in members:
-            self._server.send(member.sender, "settings", message)
+            self._server.send(member.sender, "orders", orders.to_wire())
 
     def _recover(self) -> None:
         """Finish what a driver before us had committed, and clear away what it had not."""

@@ -19,6 +19,7 @@ from headrace.config import Settings
 from headrace.connect.collect import read_collected
 from headrace.errors import ChannelError, FencedError
 from headrace.runtime.epoch import Cache, run_epoch
+from headrace.runtime.orders import Orders
 from headrace.runtime.plan import JobPlan
 from headrace.spark.commits import last_committed
 from headrace.spark.epochs import Coordinator
@@ -152,20 +153,20 @@ class LocalRun:
                 return
             time.sleep(0.002)
 
+    def order(self, orders: Orders) -> None:
+        """Tell all subtasks, those of now and those to come."""
+        with self._lock:
+            self.coordinator.orders = orders
+            for channel in list(_CHANNELS.values()):
+                if channel.run is self:
+                    channel.orders.append({"kind": "orders", **orders.to_wire()})
+
     def fence(self, query: int, why: str) -> None:
         """Tell all subtasks of a query to give up waiting."""
-        for channel in self._channels():
-            if channel.query == query:
-                channel.inbox.put({"kind": "fenced", "why": why})
-
-    def tell_workers(self, message: dict[str, Any]) -> None:
-        """Settings for all subtasks that are running, such as ``{"schedule": "odf"}``."""
-        for channel in self._channels():
-            channel.settings.put({**message, "kind": "settings"})
-
-    def _channels(self) -> list[_Channel]:
         with self._lock:
-            return [channel for channel in list(_CHANNELS.values()) if channel.run is self]
+            for channel in list(_CHANNELS.values()):
+                if channel.run is self and channel.query == query:
+                    channel.inbox.put({"kind": "fenced", "why": why})
 
     def message(self, sender: bytes, kind: str, body: dict[str, Any]) -> None:
         body = msgpack.unpackb(msgpack.packb(body), strict_map_key=False)
@@ -189,14 +190,15 @@ class _Channel:
     def __init__(self, run: LocalRun, name: bytes, query: int) -> None:
         self.run, self.name, self.query = run, name, query
         self.inbox: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-        self.settings: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self.orders: list[dict[str, Any]] = []
         _CHANNELS[name] = self
 
     def tell(self, kind: str, body: dict[str, Any]) -> None:
         self.run.message(self.name, kind, body)
 
     def poll(self) -> list[dict[str, Any]]:
-        return [self.settings.get() for _ in range(self.settings.qsize())]
+        orders, self.orders = self.orders, []
+        return orders
 
     def wait(self, kind: str, token: str | None, timeout_s: float) -> dict[str, Any]:
         try:

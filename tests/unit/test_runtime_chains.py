@@ -1,0 +1,158 @@
+"""Chains are joined and parted, and receivers come and go, while records flow: none is lost, none overtakes."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import headrace as hr
+from headrace.runtime.orders import Orders
+from headrace.testing import PAUSE, LocalRun, run_local, scripted
+
+N = 400
+
+
+def numbered(parts: int) -> Any:
+    """Records in order, two per poll, so that a run takes a while."""
+    script = [[[{"p": p, "n": n, "t": n}, *([PAUSE] if n % 2 else [])] for n in range(N)] for p in range(parts)]
+    return scripted(*([item for items in part for item in items] for part in script))
+
+
+def chain_of(parts: int = 2, **options: Any) -> hr.Job:
+    """A source with numbered records per partition, three steps, a reduce, two more steps."""
+    job = hr.Job("chain")
+    s = job.source("s", numbered(parts), event_time="t", parallelism=parts)
+    a = s.map(lambda r: {**r, "a": r["n"] + 1}, name="a", **options)
+    b = a.filter(lambda r: r["n"] % 10 != 3, name="b")
+    c = b.map(lambda r: {**r, "c": 2 * r["a"]}, name="c")
+    c.sink("seen", hr.collect())
+    sums = c.key_by("p").window(hr.tumbling("100 ms")).reduce(name="sums", total=hr.sum("c"), n=hr.count())
+    sums.map(lambda r: {**r, "mean": r["total"] / r["n"]}, name="mean").filter(bool, name="all").sink(
+        "out", hr.collect()
+    )
+    return job
+
+
+def moving(run: LocalRun, moves: list[Orders], every_s: float) -> threading.Thread:
+    """Give orders one after the other while the run goes on."""
+
+    def give() -> None:
+        for orders in moves:
+            if done.wait(every_s):
+                return
+            run.order(orders)
+
+    done = threading.Event()
+    thread = threading.Thread(target=give, daemon=True)
+    thread.stop = done.set  # type: ignore[attr-defined]
+    thread.start()
+    return thread
+
+
+def rows_of(run: LocalRun, moves: list[Orders], every_s: float = 0.02) -> dict[str, list[dict[str, Any]]]:
+    thread = moving(run, moves, every_s)
+    try:
+        run.run(seconds=0.3)
+        return {sink: run.rows(sink) for sink in ("seen", "out") if sink in run.plan.graph.by_name}
+    finally:
+        thread.stop()  # type: ignore[attr-defined]
+        run.close()
+
+
+def random_moves(run: LocalRun, seed: int, n: int = 40) -> list[Orders]:
+    dice = random.Random(seed)
+    inside = [edge.id for edge in run.plan.layout.edges if edge.border is None]
+    moves = []
+    for version in range(1, n + 1):
+        chained = frozenset(id for id in inside if dice.random() < 0.5)
+        deadlines = {(edge.id, i): dice.choice([0, 500, 5_000]) for edge in run.plan.layout.edges for i in range(2)}
+        moves.append(Orders(version, deadlines, chained=chained))
+    return moves
+
+
+# latency-guarantees fact 2: items on one channel arrive in send order, also across chain and unchain
+# latency-guarantees fact 32: a merge with a non-empty middle queue loses nothing
+# nephele-qos fact 17: draining loses and reorders nothing
+@pytest.mark.parametrize("seed", range(4))
+def test_chains_may_move_at_any_moment(tmp_path: Path, seed: int) -> None:
+    expected = run_local(chain_of(), mode="batch")
+    dice = random.Random(seed)
+    run = LocalRun(
+        chain_of(chain=bool(seed % 2)), tmp_path, chaining="dynamic", cut="2 ms", report="10 ms",
+        pause=lambda stage, index: dice.random() * 0.002,
+    )  # fmt: skip
+    assert len(run.plan.layout.stages) == 4 + 3
+    moves = random_moves(run, seed)
+    rows = rows_of(run, moves)
+    order = defaultdict(list)
+    for row in rows["seen"]:
+        order[row["p"]].append(row["n"])
+    for numbers in order.values():
+        assert numbers == [n for n in range(N) if n % 10 != 3], "every record once, in the order it was sent"
+    key = lambda row: (row["p"], row["window_start"])  # noqa: E731
+    assert sorted(rows["out"], key=key) == sorted(expected["out"], key=key)
+
+
+def test_steps_run_where_orders_say(tmp_path: Path) -> None:
+    run = LocalRun(chain_of(), tmp_path, chaining="dynamic", cut="1 ms", report="5 ms")
+    layout = run.plan.layout
+    joined = frozenset(e.id for e in layout.edges if e.border is None and e.source != "s")
+    places = layout.places(joined)
+    assert [places[name] for name in ("s", "a", "b", "c")] == [0, 1, 1, 1]
+    rows_of(run, [Orders(1, chained=joined)], every_s=0.1)
+    served: dict[str, set[int]] = defaultdict(set)
+    for report in run.reports:
+        for step in report.get("steps", []):
+            if step["in"]:
+                served[step["step"]].add(report["stage"])
+    assert served["a"] == {1} and served["b"] == {1, 2} and served["c"] >= {1, 3}
+
+
+def elastic(most: int = 4) -> hr.Job:
+    job = hr.Job("elastic")
+    s = job.source("s", numbered(2), event_time="t", parallelism=2)
+    a = s.map(lambda r: {**r, "a": r["n"] + 1}, name="a", parallelism=(1, 2, most))
+    a.sink("seen", hr.collect())
+    sums = a.key_by("n").window(hr.tumbling("100 ms")).reduce(name="sums", total=hr.sum("a"), parallelism=(1, 2, most))
+    sums.sink("out", hr.collect())
+    return job
+
+
+# latency-guarantees fact 29: scale-down loses and duplicates no item
+@settings(max_examples=5)
+@given(st.lists(st.tuples(st.integers(1, 4), st.integers(1, 4)), min_size=8, max_size=8), st.integers(0, 99))
+def test_receivers_come_and_go(tmp_path_factory: Any, sizes: list[tuple[int, int]], seed: int) -> None:
+    expected = run_local(elastic(), mode="batch")
+    dice = random.Random(seed)
+    run = LocalRun(
+        elastic(), tmp_path_factory.mktemp("run"), cut="2 ms", report="10 ms",
+        pause=lambda stage, index: dice.random() * 0.001,
+    )  # fmt: skip
+    layout = run.plan.layout
+    assert [(s.least, s.active, s.subtasks) for s in layout.stages] == [(2, 2, 2), (1, 2, 4), (1, 2, 4)]
+    moves = [Orders(i, active={1: a, 2: b}) for i, (a, b) in enumerate(sizes)]
+    rows = rows_of(run, moves, every_s=0.07)
+    for sink in ("seen", "out"):
+        key = lambda row: sorted(map(str, row.items()))  # noqa: E731
+        assert sorted(rows[sink], key=key) == sorted(expected[sink], key=key)
+
+
+def test_records_are_spread_evenly_over_the_active_receivers(tmp_path: Path) -> None:
+    run = LocalRun(elastic(), tmp_path, cut="1 ms", report="5 ms")
+    began = time.monotonic()
+    rows_of(run, [Orders(1, active={1: 3})], every_s=0.0)
+    got: dict[int, int] = defaultdict(int)
+    for report in run.reports:
+        for step in report.get("steps", []):
+            if step["step"] == "a":
+                got[report["index"]] += step["in"]
+    assert sum(got.values()) == 2 * N and time.monotonic() - began < 20
+    assert got[3] <= 20 and all(abs(got[i] - 2 * N / 3) < 80 for i in range(3)), got
