@@ -13,6 +13,7 @@ from headrace.errors import GraphError, SchemaError
 from headrace.graph.nodes import (
     JoinHow,
     JoinNode,
+    Late,
     OnError,
     Parallelism,
     ProcessNode,
@@ -26,7 +27,7 @@ from headrace.graph.nodes import (
 from headrace.graph.reducers import Aggregate, Reducer, UserReducer
 from headrace.graph.windows import Window
 from headrace.schemas import SchemaLike, to_schema
-from headrace.units import size_bytes
+from headrace.units import Duration, duration_us, size_bytes
 
 if TYPE_CHECKING:
     from headrace.api.job import Job
@@ -133,6 +134,8 @@ class KeyedStream:
         coverage: float | None = None,
         at_least: Mapping[str, float] | None = None,
         expect: int | None = None,
+        late: Late = "drop",
+        shed_after: Duration | None = None,
         latency: Literal["read-ready", "read-write"] = "read-ready",
         parallelism: ParallelismLike | None = None,
         on_error: OnError | None = None,
@@ -151,6 +154,10 @@ class KeyedStream:
         written to disk at all if memory suffices to cover every key that frequent: counts are then too low
         by at most the share that ``coverage`` leaves, no frequent key is missed, and a few that are almost
         as frequent may be among the answers.
+
+        ``late="shed"``: under more load than it can carry, the step abandons records that cannot be processed
+        within ``shed_after``, or else within the tightest bound of a constraint on a path through it, and counts
+        them (``shed``). Answers are then approximate. Only in realtime mode; other modes process everything.
         """
         name = name or self.job.auto_name("reduce", self.name)
         if not reducers:
@@ -178,6 +185,8 @@ class KeyedStream:
                 options,
                 _threshold(name, at_least),
                 expect,
+                late,
+                duration_us(shed_after, "shed_after") if shed_after is not None else None,
             )
         )
 

@@ -17,6 +17,7 @@ OnError = Literal["fail", "skip"]
 TransformKind = Literal["map", "flat_map", "filter", "map_batch"]
 JoinHow = Literal["inner", "left", "right", "outer"]
 StateKind = Literal["value", "queue", "mapping"]
+Late = Literal["drop", "shed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,8 @@ class ReduceNode:
     options: StepOptions = StepOptions()
     at_least: tuple[str, float] | None = None
     expect: int | None = None
+    late: Late = "drop"
+    shed_after_us: int | None = None
 
     @property
     def mergeable(self) -> bool:

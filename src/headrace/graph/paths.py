@@ -1,9 +1,19 @@
-"""Latency bounds on the paths through a step."""
+"""Paths through the workflow, and the latency bounds on them."""
 
 from __future__ import annotations
 
 from headrace.graph.nodes import Graph
-from headrace.graph.validate import reachable
+
+
+def reachable(graph: Graph, start: str) -> set[str]:
+    """The names of all steps downstream of ``start``, itself included."""
+    seen, todo = {start}, [start]
+    while todo:
+        for node, _ in graph.consumers(todo.pop()):
+            if node.name not in seen:
+                seen.add(node.name)
+                todo.append(node.name)
+    return seen
 
 
 def bound_through(graph: Graph, step: str) -> int | None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from headrace.config import Schedule, check_schedule
@@ -28,6 +29,8 @@ from headrace.runtime.policies import Head, make_policy
 from headrace.runtime.pressure import Pressure
 from headrace.runtime.profiling import Measured
 from headrace.runtime.queues import Fifo, InputQueue
+from headrace.runtime.reducing import Reduce
+from headrace.runtime.shedqueue import ShedQueue
 
 _TURN_NS = 2_000_000
 """How long a turn may take: what arrives, timers and due buffers wait for it, so a fraction of ``cut``."""
@@ -49,6 +52,9 @@ class Scheduler:
         self._fed = sum(_receivers(o) for o in operators.values() if isinstance(o, Source))
         self._pressure = Pressure(plan.settings.budget_bytes, plan.settings.queue_bytes)
         self._inbox = Inbox(0)
+        self._shedding = {
+            o.name: _shed_queue(plan, o) for o in self._operators if isinstance(o, Reduce) and _sheds(plan, o)
+        }
         self._refusing, self._state_weighed_us = False, 0
         self._schedule: Schedule = plan.settings.schedule
 
@@ -57,6 +63,8 @@ class Scheduler:
         self._inbox, self._refusing = inbox, False
         self._pressure.begin(now_us())
         inbox.limit_bytes = self._pressure.limit_bytes
+        for operator in self._operators:
+            operator.queue = self._shedding.get(operator.name)
         self._use(check_schedule(orders.schedule or self._settings.schedule))
 
     def finish(self) -> None:
@@ -127,7 +135,12 @@ class Scheduler:
             "used_share": pressure.used_share,
             "peak_bytes": pressure.peak_bytes,
             "stopped_ms": pressure.stopped_us / 1000,
+            "shed": {name: asdict(queue.figures) for name, queue in self._shedding.items()},
         }
+
+    def newly_shed(self) -> dict[str, int]:
+        """Records that steps have shed since this was last asked."""
+        return {name: queue.newly_shed() for name, queue in self._shedding.items()}
 
     def _queues(self) -> list[InputQueue]:
         return [operator.queue for operator in self._operators if operator.queue is not None]
@@ -182,6 +195,18 @@ def _has_queue(plan: JobPlan, stage: int, operator: Operator) -> bool:
     at, node = plan.layout.stages[stage], plan.graph.by_name.get(operator.name)
     alone = at.first == at.last
     return not isinstance(operator, Source) and (alone or (node is not None and is_keyed(node)))
+
+
+def _sheds(plan: JobPlan, reduce: Reduce) -> bool:
+    """Where stages run one after the other nothing is late: results come when the epoch ends."""
+    return plan.eager and reduce.node.late == "shed"
+
+
+def _shed_queue(plan: JobPlan, reduce: Reduce) -> ShedQueue:
+    node = reduce.node
+    bound_us = node.shed_after_us or bound_through(plan.graph, node.name)
+    assert bound_us is not None, "the graph was validated"
+    return ShedQueue(bound_us, reduce.on_disk if node.memory_bytes is not None else None)
 
 
 def _receivers(operator: Operator) -> int:

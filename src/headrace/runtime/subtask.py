@@ -279,6 +279,8 @@ class Subtask:
             if guard.skipped:
                 self._counts[f"skipped:{name}"] = self._counts.get(f"skipped:{name}", 0) + guard.skipped
                 guard.skipped = 0
+        for name, shed in self._scheduler.newly_shed().items():
+            self._counts[f"shed:{name}"] = self._counts.get(f"shed:{name}", 0) + shed
         for figures in steps:
             for what in ("in", "out", "late"):
                 name = f"{what}:{figures['step']}"

@@ -82,8 +82,11 @@ class PanedReduce(Reduce):
             batch = self._sort_out_late(batch)
         batch = without_closed(self, batch, self._window)
         if batch.rows:
-            panes = batch.times // self._window.pane_us
+            panes = self.panes_of(batch.times)
             self._emit_early(self.states.absorb(batch.records, self.key_columns(batch.records), panes, batch.times))
+
+    def panes_of(self, times: Times) -> Times:
+        return times // self._window.pane_us
 
     def receive_partial(self, port: int, partial: pa.RecordBatch, born_us: int) -> None:
         self._born_us = born_us
@@ -169,6 +172,9 @@ class DirectReduce(Reduce):
 
     def extra_columns(self) -> tuple[str, ...]:
         return (*super().extra_columns(), *(("version", "on_time", "records") if self._window.versioned else ()))
+
+    def panes_of(self, times: Times) -> Times:
+        return first_end(times, self._window)
 
     def on_batch(self, port: int, batch: Batch) -> None:
         window = self._window
