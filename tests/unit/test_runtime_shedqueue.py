@@ -53,7 +53,7 @@ def test_every_record_is_processed_once_or_shed(on_disk: OnDisk | None, data: st
     given_in = 0
 
     def work() -> bool:
-        taken = queue.take(clock.us)
+        taken = queue.take(clock.us, 1)
         if taken is None:
             return False
         assert isinstance(taken.data, Batch) and taken.data.rows == taken.rows
@@ -103,7 +103,7 @@ def test_dear_records_are_shed_first() -> None:
         for turn in range(60):
             clock.us = max(clock.us, 500 * turn)
             queue.put(buffer(30 * turn, 30, 500 * turn))
-            while (taken := queue.take(clock.us)) is not None and clock.us < 500 * (turn + 1):
+            while (taken := queue.take(clock.us, 1)) is not None and clock.us < 500 * (turn + 1):
                 assert isinstance(taken.data, Batch)
                 cost_us = 10 * taken.rows + 90 * int(every_third(taken.data).sum())  # on disk 100 µs, else 10
                 clock.us += cost_us

@@ -19,6 +19,7 @@ _EXPERIMENTS = {
     "keyed-count": "running count per key at a high rate, vectorised",
     "throughput": "CSV files as fast as possible into windowed counts; stock Spark SQL on the same files",
     "hash-engines": "every hash engine and sort-merge by skew, order of keys and memory; expiring sessions",
+    "scheduling": "a burst beyond the memory budget under each schedule: latency, memory, how long reading stopped",
     "recovery": "kill -9 of driver and workers at random moments; answers compared with a reference",
 }
 
@@ -67,7 +68,7 @@ def bench(
         print(json.dumps(figures))
     else:
         _print(console, figures)
-    if any(figures.get(key) for key in ("lost", "duplicated", "wrong")):
+    if any(figures.get(key) for key in ("lost", "duplicated", "wrong", "disagreements")):
         raise typer.Exit(1)
 
 
@@ -117,6 +118,10 @@ def _experiment(
         from headrace.bench.hash_engines import hash_engines
 
         return lambda: hash_engines(items, lambda line: print(line, file=sys.stderr, flush=True))
+    if name == "scheduling":
+        from headrace.bench.scheduling import scheduling
+
+        return lambda: scheduling(lambda line: print(line, file=sys.stderr, flush=True), **settings)
     from headrace.bench.recovery import recovery
 
     return lambda: recovery(kills, rate or 5000, seconds or 20 * kills, seed, **{"epoch": "3 s", **settings})

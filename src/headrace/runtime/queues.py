@@ -14,7 +14,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from headrace.runtime.batch import Batch
+from headrace.runtime.batch import Batch, concat
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,28 @@ class Waiting:
     rows: int
     nbytes: int
     began: Callable[[int], None] | None = None
+
+
+def joins(one: Waiting, other: Waiting) -> bool:
+    """Whether two buffers in a row can be processed as one."""
+    alike = isinstance(one.data, Batch) and isinstance(other.data, Batch) and one.port == other.port
+    return alike and (one.data.late is None) == (other.data.late is None)
+
+
+def joined(buffers: list[Waiting]) -> Waiting:
+    """Buffers of records that join, as one; as old as the oldest of them."""
+    if len(buffers) == 1:
+        return buffers[0]
+
+    def began(now_us: int) -> None:
+        for buffer in buffers:
+            if buffer.began is not None:
+                buffer.began(now_us)
+
+    told = began if any(buffer.began is not None for buffer in buffers) else None
+    data = concat([buffer.data for buffer in buffers if isinstance(buffer.data, Batch)])
+    rows, nbytes = sum(buffer.rows for buffer in buffers), sum(buffer.nbytes for buffer in buffers)
+    return Waiting(buffers[0].port, data, min(buffer.born_us for buffer in buffers), rows, nbytes, told)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +94,15 @@ class InputQueue(Protocol):
         """Remove and return the next promise, if nothing waits before it."""
         ...
 
-    def take(self, now_us: int) -> Waiting | None:
-        """Remove and return the next buffer; None when a promise comes first, or nothing is worth processing."""
+    def take(self, now_us: int, rows: int) -> Waiting | None:
+        """Remove and return what is next, one buffer or several small ones joined to about so many rows.
+
+        None when a promise comes first, or nothing is worth processing.
+        """
         ...
 
     def worked(self, waiting: Waiting, elapsed_ns: int) -> None:
-        """The buffer taken last has been processed."""
+        """What was taken last has been processed."""
         ...
 
 
@@ -118,14 +143,17 @@ class Fifo:
             return head
         return None
 
-    def take(self, now_us: int) -> Waiting | None:
-        head = self._waiting[0] if self._waiting else None
-        if not isinstance(head, Waiting):
-            return None
-        self._waiting.popleft()
-        self.buffers -= 1
-        self.nbytes -= head.nbytes
-        return head
+    def take(self, now_us: int, rows: int) -> Waiting | None:
+        taken: list[Waiting] = []
+        while self._waiting and isinstance(head := self._waiting[0], Waiting) and rows > 0:
+            if taken and not joins(taken[-1], head):
+                break
+            taken.append(head)
+            self._waiting.popleft()
+            rows -= head.rows
+        self.buffers -= len(taken)
+        self.nbytes -= sum(buffer.nbytes for buffer in taken)
+        return joined(taken) if taken else None
 
     def worked(self, waiting: Waiting, elapsed_ns: int) -> None:
         """Nothing to learn from it."""

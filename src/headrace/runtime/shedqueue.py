@@ -105,7 +105,7 @@ class ShedQueue:
         first = min((item.batch.number for item in self._shedder.kept()), default=self._arrivals + 1)
         return self._promises.popleft()[1] if self._promises[0][0] < first else None
 
-    def take(self, now_us: int) -> Waiting | None:
+    def take(self, now_us: int, rows: int) -> Waiting | None:
         item = self._shedder.next_to_process(now_us)
         return None if item is None else self._part(item)
 
