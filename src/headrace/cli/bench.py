@@ -22,6 +22,7 @@ _EXPERIMENTS = {
     "combining": "sliding windows from panes or one by one, by size and values per key; the constant of the rule",
     "combine": "moving averages of trades by window size, with panes, without, and by stock Spark",
     "macd": "two moving averages over shared panes, unshared, by re-run batch jobs and by stock Spark",
+    "scheduling": "a burst beyond the memory budget under each schedule: latency, memory, how long reading stopped",
     "recovery": "kill -9 of driver and workers at random moments; answers compared with a reference",
 }
 
@@ -70,7 +71,7 @@ def bench(
         print(json.dumps(figures))
     else:
         _print(console, figures)
-    if any(figures.get(key) for key in ("lost", "duplicated", "wrong", "orders_failed")):
+    if any(figures.get(key) for key in ("lost", "duplicated", "wrong", "orders_failed", "disagreements")):
         raise typer.Exit(1)
 
 
@@ -139,6 +140,10 @@ def _experiment(
         from headrace.bench.macd import macd
 
         return lambda: macd(_tell, stock=stock, seconds=seconds or 720, **settings)
+    if name == "scheduling":
+        from headrace.bench.scheduling import scheduling
+
+        return lambda: scheduling(_tell, **settings)
     from headrace.bench.recovery import recovery
 
     return lambda: recovery(kills, rate or 5000, seconds or 20 * kills, seed, **{"epoch": "3 s", **settings})

@@ -84,8 +84,8 @@ def _groups(graph: Graph) -> list[list[tuple[ReduceNode, TimeWindow]]]:
 
 
 def _may_share(node: ReduceNode) -> bool:
-    """Memory bounds are of one step's panes, and ``at_least`` looks at them as they grow."""
-    plain = node.memory_bytes is None and node.at_least is None and node.options.deterministic
+    """Memory bounds are of one step's panes, ``at_least`` looks at them as they grow, and who sheds wants records."""
+    plain = node.memory_bytes is None and node.at_least is None and node.late == "drop" and node.options.deterministic
     return plain and can_combine(node)
 
 

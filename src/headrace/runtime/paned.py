@@ -76,7 +76,7 @@ class PanedReduce(Reduce):
         batch = without_closed(self, batch, self._window)
         if not batch.rows:
             return
-        panes, rows_before = batch.times // self._window.pane_us, len(self.table)
+        panes, rows_before = self.panes_of(batch.times), len(self.table)
         kept, newest = batch, int(panes.max())
         if self.forms is not None and not (held := self.forms.in_panes(panes)).all():
             self._add_to_windows(batch.where(~held), np.full(int((~held).sum()), self._closed_us))
@@ -85,6 +85,9 @@ class PanedReduce(Reduce):
             self._emit_early(self.states.absorb(kept.records, self.key_columns(kept.records), panes, kept.times))
         if self.forms is not None:
             self.forms.see(newest, batch.rows, kept.rows, len(self.table) - rows_before)
+
+    def panes_of(self, times: Times) -> Times:
+        return times // self._window.pane_us
 
     def on_partial(self, port: int, partial: pa.RecordBatch, born_us: int) -> None:
         self._born_us = born_us

@@ -16,6 +16,7 @@ from headrace.runtime.operators import Operator
 from headrace.runtime.outlet import Outlet
 from headrace.runtime.plan import JobPlan
 from headrace.runtime.reducing import Reduce
+from headrace.runtime.scheduler import Scheduler
 from headrace.runtime.stamps import Stamp
 from headrace.runtime.usercode import Guard
 from headrace.tokens import Token
@@ -35,10 +36,10 @@ class Reporter:
 
     def __init__(
         self, plan: JobPlan, stage: int, operators: Mapping[str, Operator], guards: Mapping[str, Guard],
-        intake: Intake, outlet: Outlet, stamp: Stamp,
+        intake: Intake, outlet: Outlet, scheduler: Scheduler, stamp: Stamp,
     ) -> None:  # fmt: skip
         self._stage, self._operators, self._guards = stage, operators, guards
-        self._intake, self._outlet, self._stamp = intake, outlet, stamp
+        self._intake, self._outlet, self._scheduler, self._stamp = intake, outlet, scheduler, stamp
         self._every_us = plan.settings.report_s * 1e6
         self._process = psutil.Process()
         self._sent_us, self._version = 0, stamp.version
@@ -71,6 +72,7 @@ class Reporter:
             "cpu_s": cpu.user + cpu.system,
             "rss_bytes": self._process.memory_info().rss,
             "exhausted": exhausted,
+            "scheduler": self._scheduler.figures(),
             "engines": {
                 operator.name: [operator.choice.engine, operator.choice.reason]
                 for operator in self._operators.values()
@@ -93,6 +95,8 @@ class Reporter:
             if guard.skipped:
                 self._add(f"skipped:{name}", guard.skipped)
                 guard.skipped = 0
+        for name, shed in self._scheduler.newly_shed().items():
+            self._add(f"shed:{name}", shed)
         for flow in flows:
             self._add(f"in:{flow.step}", flow.items_in)
             self._add(f"out:{flow.step}", flow.items_out)

@@ -33,6 +33,7 @@ class Heard:
     engines: dict[str, tuple[str, str]]
     flows: tuple[Flow, ...]
     report: Report
+    scheduler: dict[str, Any]
 
     @staticmethod
     def of(body: dict[str, Any]) -> Heard:
@@ -49,6 +50,7 @@ class Heard:
             {step: (engine, reason) for step, (engine, reason) in body["engines"].items()},
             tuple(map(unpack_flow, body["flows"])),
             unpack(body["report"]),
+            body["scheduler"],
         )
 
 
