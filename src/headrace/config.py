@@ -48,7 +48,9 @@ class Settings:
     them well below one percent of the time, so that they do not decide a p99. ``cut_s`` is the longest
     time a record waits in an output buffer, ``cut_bytes`` the size at which one is cut at once.
     ``chunk_s`` and ``chunk_bytes`` say how often, or after how much, changed state is written while
-    an epoch runs. A worker process that gives no sign of life for ``lease_s`` is taken to hang.
+    an epoch runs. With ``share``, steps that are equal run once (``graph.sharing``). A worker process that
+    gives no sign of life for ``lease_s`` is taken to hang. ``cut_by``: what the controller adapts, where a
+    job has latency constraints.
     ``chaining="dynamic"`` gives every stateless step a process that the controller may do without;
     "static" chains all steps between two shuffles.
 
@@ -76,8 +78,10 @@ class Settings:
     max_attempts: int = 3
     restart_backoff_s: float = 0.5
     trigger_s: float = 0.0
+    cut_by: Literal["deadline", "size"] = "deadline"
     chaining: Literal["static", "dynamic"] = "static"
     debug_state: bool = False
+    share: bool = True
     schedule: Schedule = "direct"
     budget_bytes: int | None = None
     hybrid: Transition = Transition()
@@ -116,6 +120,8 @@ class Settings:
             value = getattr(self, name)
             if not isinstance(value, int) or value < least:
                 raise ConfigError(f"{name} must be a whole number of at least {least}, not {value!r}")
+        if self.cut_by not in ("deadline", "size"):
+            raise ConfigError(f"cut_by {self.cut_by!r} is not 'deadline' or 'size'")
         if self.chaining not in ("static", "dynamic"):
             raise ConfigError(f"chaining {self.chaining!r} is not 'static' or 'dynamic'")
         if self.slices > 65_535:

@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from headrace.api.job import Job
+from headrace.api.job import Jobs
 from headrace.api.reducers import collect as collect_values
 from headrace.config import Mode, Settings
 from headrace.connect.collect import CollectHere, read_collected
@@ -25,23 +25,30 @@ if TYPE_CHECKING:
 
 
 def start(
-    job: Job,
+    job: Jobs,
     *,
     mode: Mode = "realtime",
     spark: SparkSession | None = None,
     master: str = "local[*]",
     checkpoint: str | Path | None = None,
     observe_only: bool = False,
+    trace: str | Path | None = None,
     seconds: Duration | None = None,
     log_level: str = "OFF",
     collecting: bool = False,
     **settings: Any,
 ) -> Run:
-    """Start a job and return a handle: ``wait() stop() status() latency() decisions() rows(sink)``.
+    """Start a job, or several together, and return a handle: ``wait() stop() status() latency() decisions() rows(sink)``.
 
     ``spark``: a session of your own, checked for the settings the mode needs; else one is made for
     ``master``. ``checkpoint``: where state lives; a run on the same directory goes on where the last
     one committed. Without it the state is temporary. ``seconds`` ends the run cleanly after a while.
+    ``observe_only``: the controller decides and journals, but does not act. ``trace``: a file for what it
+    saw, from which ``headrace.control.loop.replay`` gives the same decisions.
+
+    Jobs that start together are one query on Spark: what is equal in them runs once (``share=False``: nothing
+    is), and each step's name has its job's name and a dot in front.
+
     Other settings are those of ``headrace.config.Settings``: ``epoch="30 s"``, ``cut="5 ms"``, …
     """
     from headrace.spark.planning import plan_job
@@ -54,12 +61,15 @@ def start(
     try:
         plan = plan_job(job, directory, chosen, collect=collecting)
         if session is None:
-            session = open_session(mode, _with_slots(master, plan.layout.slots), job.name, log_level=log_level)
+            session = open_session(mode, _with_slots(master, plan.layout.slots), plan.graph.job, log_level=log_level)
         else:
             prepare(session, mode)
         if mode == "realtime":
             check_slots(session, plan.layout.slots)
-        run = Run(plan, session, own_session=spark is None, temporary=checkpoint is None)
+        run = Run(
+            plan, session, own_session=spark is None, temporary=checkpoint is None, observe_only=observe_only,
+            trace=Path(trace).expanduser().resolve() if trace is not None else None,
+        )  # fmt: skip
     except BaseException:
         if session is not None and spark is None:
             session.stop()
@@ -69,8 +79,8 @@ def start(
     return run.start(duration_s(seconds, "seconds") if seconds is not None else None)
 
 
-def run(job: Job, **options: Any) -> Run:
-    """Run a job until its input ends, ``seconds`` are over, or it is interrupted; see ``start``.
+def run(job: Jobs, **options: Any) -> Run:
+    """Run a job, or several together, until its input ends, ``seconds`` are over, or it is interrupted; see ``start``.
 
     Ctrl-C and SIGTERM end and commit the running epoch before the job stops.
     """
@@ -92,8 +102,8 @@ def collect(what: str) -> Aggregate: ...
 @overload
 def collect(what: None = None) -> CollectHere: ...
 @overload
-def collect(what: Job, **options: Any) -> Any: ...
-def collect(what: str | Job | None = None, **options: Any) -> Any:
+def collect(what: Jobs, **options: Any) -> Any: ...
+def collect(what: str | Jobs | None = None, **options: Any) -> Any:
     """Three things by one name, told apart by what they are given.
 
     ``hr.collect(job)`` runs a bounded job in batch mode and returns its rows (a list, or a list per

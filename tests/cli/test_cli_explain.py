@@ -35,6 +35,16 @@ def test_explain_as_json(headrace, app):
     assert all(setting["why"] for setting in plan["spark"])
 
 
+def test_explain_says_what_panes_cost(headrace, examples):
+    """C-MR's rule with both costs; the figures of a running job are in its journal."""
+    done = headrace("explain", examples / "hot_topics.py")
+    assert "hot: panes (to begin with; decided again from what each subtask receives)" in done.out
+    assert "10 t values with an aggregate per window, 1 t + 20 d with panes of 1 s" in done.out
+    (choice,) = headrace("explain", examples / "hot_topics.py", "--json").answer["panes"]
+    assert (choice["step"], choice["form"], choice["pane_s"], choice["gamma"]) == ("hot", "panes", 1.0, 2.0)
+    assert round(choice["pays_above"], 2) == 2.22
+
+
 def test_settings_depend_on_the_mode(headrace, app):
     realtime = headrace("explain", app(), "--json").answer
     batch = headrace("explain", app(), "--json", "--mode", "batch").answer
@@ -56,6 +66,37 @@ def test_a_job_is_chosen_by_name(headrace, app):
         """
     )
     assert headrace("explain", f"{path}:two", "--json").answer["job"] == "second"
+
+
+def test_explain_shows_what_jobs_share(headrace, app):
+    path = app(
+        """
+        import headrace as hr
+
+        def parse(record):
+            return record
+
+        def make(name, size):
+            job = hr.Job(name)
+            ticks = job.source("ticks", hr.generate(lambda n: {"k": n % 3, "t": n}, total=9), event_time="t")
+            window = hr.sliding(size, every="1 min")
+            counted = ticks.map(parse, name="parse").key_by("k").window(window).reduce(name="count", n=hr.count())
+            counted.sink("out", hr.console())
+            return job
+
+        fast, slow = make("fast", "5 min"), make("slow", "10 min")
+        """
+    )
+    done = headrace("explain", f"{path}:fast,slow")
+    assert "fast.count.panes: panes of 60 s by k: count()  → fast.count, slow.count" in done.out
+    assert "slow.parse: runs as fast.parse, which is the same" in done.out
+    plan = headrace("explain", f"{path}:fast,slow", "--json").answer
+    assert plan["job"] == "fast+slow"
+    assert plan["shared"] == [
+        {"step": "slow.ticks", "runs_as": "fast.ticks"},
+        {"step": "slow.parse", "runs_as": "fast.parse"},
+    ]
+    assert headrace("explain", f"{path}:fast,other").code == 2
 
 
 def test_main_of_an_app_does_not_run(headrace, app):

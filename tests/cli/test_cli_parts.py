@@ -13,33 +13,11 @@ import typer
 
 from headrace.cli.answers import answering, json_line
 from headrace.cli.chatter import quiet_spark
-from headrace.cli.histogram import Histogram
 from headrace.cli.run import refuse_violations
 from headrace.cli.topics import HOT, SENTIMENT, Tail, check, demo_job, tweets_due
 from headrace.cli.tweets import tweets
 from headrace.signals import StopWish
 from headrace.testing import LocalRun
-
-
-def test_histogram_quantiles_are_within_two_percent():
-    values = np.random.default_rng(5).lognormal(2, 1.5, 20_000)
-    whole, half = Histogram(), Histogram()
-    whole.add(values[:9000])
-    half.add(values[9000:])
-    whole.merge(half)
-    for q in (0.01, 0.5, 0.9, 0.99, 0.999):
-        assert whole.quantile_ms(q) == pytest.approx(float(np.quantile(values, q)), rel=0.03)
-    assert whole.mean_ms == pytest.approx(values.mean())
-    assert whole.max_ms == values.max()
-    assert (Histogram().quantile_ms(0.5), Histogram().mean_ms, Histogram().max_ms) == (None, None, None)
-
-
-def test_weights_count():
-    heavy = Histogram()
-    heavy.add([1.0], weight=99)
-    heavy.add([100.0])
-    assert heavy.quantile_ms(0.5) == pytest.approx(1.0, rel=0.02)
-    assert heavy.mean_ms == pytest.approx(1.99)
 
 
 def test_answers_are_one_line_of_strict_json(capsys):

@@ -7,18 +7,26 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from datetime import UTC, datetime
 from pathlib import Path
+from types import ModuleType
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from headrace.api.job import Job
+from headrace.bench.trades import Trades, symbol_names
+from headrace.bench.trades_windows import windows_of
 from headrace.cli.loading import load_module
+from headrace.config import Settings
+from headrace.spark.planning import plan_job
 from headrace.testing import run_local
 
 MODES = ("realtime", "microbatch", "batch")
 NAMES = (
-    *("click_count", "dead_letters", "frequent_users", "hot_topics", "inverted_index", "sessions", "trigrams"),
-    *("windowed_words", "word_count"),
+    *("click_count", "dead_letters", "figure_one", "frequent_users", "hot_topics", "inverted_index", "kmeans_step"),
+    *("macd", "moving_average", "sessions", "tag_index", "trigrams", "windowed_words", "word_count"),
 )
 
 
@@ -29,9 +37,9 @@ def example(examples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setenv("PYTHONPATH", "")
 
-    def load(name: str) -> Job:
+    def load(name: str, job: str = "job") -> Job:
         sys.modules.pop(name, None)
-        job = load_module(examples / f"{name}.py").job
+        job = getattr(load_module(examples / f"{name}.py"), job)
         assert isinstance(job, Job)
         return job
 
@@ -108,6 +116,67 @@ def test_inverted_index(example, mode, examples):
     assert {row["word"]: set(row["lines"]) for row in rows} == lines
 
 
+def _mapped_and_reduced(program: ModuleType, records: list[dict], names: tuple[str, str]) -> dict:
+    """What the program's functions mean: map all records, group by key, reduce each group."""
+    groups: dict = {}
+    for record in records:
+        for key, value in getattr(program, names[0])(record):
+            groups.setdefault(key, []).append(value)
+    return {key: getattr(program, names[1])(key, values) for key, values in groups.items()}
+
+
+def _comparable(rows: list[dict]) -> dict:
+    """Results by window and key; numbers to 9 digits, since sums depend on order."""
+    return {
+        (row["window_end"].timestamp() if "window_end" in row else None, row["key"]): [
+            round(v, 9) if isinstance(v, float) else v for v in row["value"]
+        ]
+        for row in rows
+    }
+
+
+# a ported MapReduce program, unchanged, over stored data and over windows of a stream; in batch and streaming mode
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    ("name", "functions", "size_s", "every_s"),
+    [("tag_index", ("tags", "united"), 10, 5), ("kmeans_step", ("nearest", "moved"), 30, 30)],
+    ids=["tag_index", "kmeans_step"],
+)
+def test_a_ported_program(example, examples, mode, name, functions, size_s, every_s):
+    whole, live = run_local(example(name), mode=mode)["out"], run_local(example(name, "live"), mode=mode)["out"]
+    program = sys.modules[name]
+    if name == "tag_index":
+        records = [json.loads(line) for line in (examples / "data" / "tweets.jsonl").read_text().splitlines()]
+        times = [datetime.fromisoformat(record["ts"]).timestamp() for record in records]
+    else:
+        columns = {name: column.tolist() for name, column in program.points(np.arange(2000)).items()}
+        records = [dict(zip(columns, values)) for values in zip(*columns.values())]
+        times = [record["at"] / 1000 for record in records]
+    wanted = _mapped_and_reduced(program, records, functions)
+    assert _comparable(whole) == _comparable([{"key": key, "value": value} for key, value in wanted.items()])
+    assert len(whole) == len(wanted) >= 3
+    windows = []
+    for end in range(int(min(times)) // every_s * every_s, int(max(times)) + size_s + 1, every_s):
+        inside = [record for record, at in zip(records, times) if end - size_s <= at < end]
+        stamp = datetime.fromtimestamp(end, UTC)
+        for key, value in _mapped_and_reduced(program, inside, functions).items():
+            windows.append({"key": key, "value": value, "window_end": stamp})
+    assert _comparable(live) == _comparable(windows) and len(live) == len(windows) > len(whole)
+
+
+def test_ported_programs_share_source_and_map(example):
+    """Both jobs of an example run together: the input is read and mapped once."""
+    both = [example("kmeans_step"), sys.modules["kmeans_step"].live]
+    plan = plan_job(both, Path("nowhere"), Settings())
+    assert plan.graph.shared == (
+        ("kmeans-step-live.points", "kmeans-step.points"),
+        ("kmeans-step-live.centres.map", "kmeans-step.centres.map"),
+    )
+    together = run_local(both)
+    assert _comparable(together["kmeans-step.out"]) == _comparable(run_local(both[0])["out"])
+    assert _comparable(together["kmeans-step-live.out"]) == _comparable(run_local(both[1])["out"])
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_windowed_words(example, mode, examples):
     rows = run_local(example("windowed_words"), mode=mode)["out"]
@@ -136,6 +205,39 @@ def test_hot_topics(example, mode, examples):
     found = {(row["window_end"].minute * 60 + row["window_end"].second, row["tag"]): row["n"] for row in rows}
     assert found == hot
     assert {tag for _, tag in found} == {"eclipse", "python", "spark"}
+
+
+def _means(trades: Trades, size_s: int, slide_s: int) -> dict[tuple[int, str], float]:
+    """Mean prices by window end and symbol."""
+    made = windows_of(trades, size_s, slide_s)
+    names = symbol_names().take(pa.array(made.symbols)).to_pylist()
+    return dict(zip(zip(made.ends_s.tolist(), names), (made.cents / made.trades).tolist()))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_moving_average(example, mode):
+    rows = run_local(example("moving_average"), mode=mode)["out"]
+    found = {(row["window_end"].timestamp(), row["symbol"]): row["cents"] for row in rows}
+    assert len(found) == len(rows)
+    assert found == _means(Trades(30), 10, 1)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_macd(example, mode):
+    rows = run_local(example("macd"), mode=mode)["out"]
+    found = {(row["window_end"].timestamp(), row["symbol"]): row["macd"] for row in rows}
+    assert len(found) == len(rows)
+    slow = _means(Trades(720), 600, 60)
+    assert found == {key: mean - slow[key] for key, mean in _means(Trades(720), 300, 60).items()}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_figure_one(example, mode):
+    rows = run_local(example("figure_one"), mode=mode)
+    assert sorted(row["n"] for row in rows["out-c"]) == list(range(10_000))
+    assert sorted(row["n"] for row in rows["out-e"]) == list(range(2_000))
+    assert {len(row["value"]) for row in rows["out-c"]} == {50}
+    assert {len(row["value"]) for row in rows["out-e"]} == {100}
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -14,7 +14,8 @@ from headrace.control.settings import Job, Policy, Settings
 from headrace.control.standing import Standing
 from headrace.control.state import State
 from headrace.control.topology import Edge, Step, Topology
-from headrace.control.view import Observation, View
+from headrace.control.view import View
+from headrace.measure.trace import Observation
 from headrace.testing.plant import Plant
 
 

@@ -10,12 +10,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+import headrace as hr
 from headrace.bench.absorbing import absorb_rate
-from headrace.bench.engines import EVERY_ENGINE, states_of
+from headrace.bench.engines import EVERY_ENGINE, grouped, states_of
 from headrace.bench.expiring import differences as torn_or_wrong
 from headrace.bench.expiring import expiring_sessions, sessionize
 from headrace.bench.hash_engines import Workload, differences, hash_engines
 from headrace.bench.workloads import clicks, sessions_of, trigrams, vocabulary_keys, zipf_keys
+from headrace.errors import GraphError
+from headrace.graph.memory import LEAST_MR_BYTES, check_memory
+from headrace.graph.nodes import ReduceNode
 from headrace.model.hashcost import inc_blind_pages, inc_buckets, inc_io_pages
 from headrace.state.bounded import BoundedTable
 from headrace.state.policies import INC
@@ -43,6 +47,18 @@ def test_wrong_answers_are_found() -> None:
     assert differences(workload, [(one, np.array([2]), np.array([1]))]) == (1, 0, 1)
     assert differences(workload, [*right, (two, np.array([1]), np.array([0]))]) == (0, 1, 1)
     assert differences(workload, [(both, np.array([2, 1]), np.array([1, 3]))]) == (0, 0, 1)
+
+
+# scalla fact 20: what MR-hash holds stays within the smallest budget that it takes; smaller ones are refused
+@pytest.mark.parametrize("memory_bytes", [LEAST_MR_BYTES, 57_000, 400_000])
+def test_mr_hash_keeps_its_bound_or_refuses_it(tmp_path: Path, memory_bytes: int) -> None:
+    workload = Workload("mixed", vocabulary_keys(30_000, 6000, 1.0, "mixed", seed=4), trigrams(6000))
+    made = grouped("mr", workload.batches(), memory_bytes, tmp_path)
+    assert differences(workload, made.groups) == (0, 0, 0)
+    assert made.peak_bytes <= memory_bytes
+    node = ReduceNode("n", ("k",), hr.whole_input(), (("n", hr.count()),), ("before",), "mr", LEAST_MR_BYTES - 1)
+    with pytest.raises(GraphError, match=f"{LEAST_MR_BYTES} bytes at least"):
+        check_memory(node)
 
 
 def disk_tuples(keys: Any, share: float, *engines: str) -> dict[str, int]:
@@ -81,7 +97,7 @@ def io_pages(tmp_path: Path, memory_pages: int, keys: Any, buckets: int) -> floa
     states = fed(keys, states_of("inc", PAIRS, 8_000_000, tmp_path, slots=slots, buckets=buckets))
     read = sum(rows.num_rows for bucket in range(buckets) for rows in states.disk.read(0, bucket))
     assert read == states.disk.rows_added
-    row_bytes = 8 * len(states.table.partial_schema) + 2 + 16  # a slice and an identity
+    row_bytes = 8 * len(states.table.partial_schema) + 8  # a counter
     states.close()
     return (states.disk.written_bytes + states.disk.read_bytes) / row_bytes / PER_PAGE
 

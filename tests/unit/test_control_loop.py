@@ -18,10 +18,10 @@ from headrace.control.loop import decide, replay
 from headrace.control.settings import Change, Job, Overrides, Policy, Settings
 from headrace.control.state import State
 from headrace.control.topology import Step
-from headrace.control.view import Observation
 from headrace.errors import GraphError
 from headrace.measure import moments
 from headrace.measure.report import ChannelId
+from headrace.measure.trace import Observation
 from headrace.testing import loads
 from headrace.testing.loads import bursts, stairs, steady
 from headrace.testing.plant import Plant

@@ -54,9 +54,9 @@ def to_disk(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     counts: list[int] = []
     add = DiskRows.add
 
-    def counted(self: DiskRows, rows: Any, slices: Any) -> None:
+    def counted(self: DiskRows, rows: Any) -> None:
         counts.append(rows.num_rows)
-        add(self, rows, slices)
+        add(self, rows)
 
     monkeypatch.setattr(DiskRows, "add", counted)
     return counts

@@ -107,12 +107,26 @@ def test_steps_run_where_orders_say(tmp_path: Path) -> None:
     joined = frozenset(e.id for e in layout.edges if e.border is None and e.source != "s")
     places = layout.places(joined)
     assert [places[name] for name in ("s", "a", "b", "c")] == [0, 1, 1, 1]
-    rows_of(run, [Orders(1, chained=joined)], every_s=0.1)
     served: dict[str, set[int]] = defaultdict(set)
-    for report in run.reports:
-        for step in report.get("steps", []):
-            if step["in"]:
-                served[step["step"]].add(report["stage"])
+    done = threading.Event()
+
+    def join_when_all_have_run() -> None:
+        while not done.wait(0.005):
+            for report in list(run.reports):
+                for step, items_in, *_ in report.get("flows", []):
+                    if items_in:
+                        served[step].add(report["stage"])
+            if served["c"] == {3}:
+                run.order(Orders(1, chained=joined))
+
+    thread = threading.Thread(target=join_when_all_have_run, daemon=True)
+    thread.start()
+    try:
+        run.run(seconds=0.3)
+    finally:
+        done.set()
+        thread.join()
+        run.close()
     assert served["a"] == {1} and served["b"] == {1, 2} and served["c"] >= {1, 3}
 
 
@@ -151,8 +165,8 @@ def test_records_are_spread_evenly_over_the_active_receivers(tmp_path: Path) -> 
     rows_of(run, [Orders(1, active={1: 3})], every_s=0.0)
     got: dict[int, int] = defaultdict(int)
     for report in run.reports:
-        for step in report.get("steps", []):
-            if step["step"] == "a":
-                got[report["index"]] += step["in"]
+        for step, items_in, *_ in report.get("flows", []):
+            if step == "a":
+                got[report["index"]] += items_in
     assert sum(got.values()) == 2 * N and time.monotonic() - began < 20
     assert got[3] <= 20 and all(abs(got[i] - 2 * N / 3) < 80 for i in range(3)), got

@@ -17,11 +17,12 @@ from headrace.runtime.frames import Frame, Kind, decode, external_row, read_ipc
 from headrace.runtime.inbound import Inbound
 from headrace.runtime.meter import ChannelMeter
 from headrace.runtime.operators import Operator
+from headrace.runtime.stamps import Stamp
 
 FRAMES = st.builds(
     lambda kind, edge, sender, sequence, watermark, slices, body: Frame(
         kind, edge, sender, sequence, len(body), 1, 2, 3, watermark,
-        np.array(slices, np.uint16), np.arange(len(slices), dtype=np.uint32), body,
+        np.array(slices, np.uint16), np.arange(len(slices), dtype=np.uint32), body, 4, watermark, sequence,
     ),
     st.sampled_from(Kind), st.integers(0, 65_535), st.integers(0, 65_535), st.integers(0, 2**32 - 1),
     st.integers(-(2**62), 2**62), st.lists(st.integers(0, 65_535), max_size=5), st.binary(max_size=40),
@@ -32,7 +33,8 @@ def fields(frame: Frame) -> tuple[object, ...]:
     slices = [] if frame.slices is None else frame.slices.tolist()
     counts = [] if frame.counts is None else frame.counts.tolist()
     return (frame.kind, frame.edge, frame.sender, frame.sequence, frame.items, frame.born_us, frame.opened_us,
-            frame.shipped_us, frame.watermark_us, slices, counts, bytes(frame.body))  # fmt: skip
+            frame.shipped_us, frame.watermark_us, slices, counts, bytes(frame.body), frame.tagged_us,
+            frame.waited_us, frame.settings)  # fmt: skip
 
 
 @given(st.lists(FRAMES, max_size=4))
@@ -82,7 +84,8 @@ def test_batches_keep_times_and_promises_on_the_wire(rows: list[tuple[int, int]]
 
 def inbound(*senders: int) -> Inbound:
     edge = Edge(5, "from", "to", 0, 1, ("k",), keyed=True)
-    made = Inbound(edge, Operator("to"), pa.schema([]), None, 4, ChannelMeter(5))
+    operator = Operator("to")
+    made = Inbound(edge, operator, pa.schema([]), None, 4, ChannelMeter(5, operator.meter, 1.0, Stamp()))
     made.begin(range(len(senders)))
     return made
 
@@ -133,4 +136,4 @@ def test_a_watermark_counts_when_all_senders_gave_it() -> None:
 
 
 def test_the_header_has_the_size_that_both_ends_expect() -> None:
-    assert len(Frame(Kind.END, 0, 0, 0).encode()) == struct.calcsize("<BBHHIIqqqqHII")
+    assert len(Frame(Kind.END, 0, 0, 0).encode()) == struct.calcsize("<BBHHIIqqqqHIqqII")

@@ -22,12 +22,16 @@ from headrace.graph.nodes import JoinNode, ReduceNode
 from headrace.graph.windows import FOREVER_US, SessionWindow, TimeWindow
 from headrace.runtime.batch import Batch
 from headrace.runtime.build import build_reduce
+from headrace.runtime.edges import Combiner
+from headrace.runtime.forms import Forms
 from headrace.runtime.infer import _step
 from headrace.runtime.joining import Join, join_schema
 from headrace.runtime.operators import Operator
+from headrace.runtime.paned import PanedReduce
 from headrace.runtime.reducing import Place
 from headrace.runtime.usercode import Guard
 from headrace.state.changes import Change, digest_of, merge_chain
+from headrace.state.table import Partials
 
 SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64())])
 SLICES = 3
@@ -181,6 +185,64 @@ def test_time_windows(shape: str, made: tuple[list[list[tuple[str, int]]], int],
     ends = [row["window_end"] for row in rig.catcher.rows]
     assert ends == sorted(ends)
     assert not any(rig.stored(part) for part in ("", "rest")), "state of windows that have ended"
+
+
+class Flipping(Forms):
+    """Panes or windows by a flip of a coin, value by value."""
+
+    def __init__(self, window: TimeWindow, flips: st.DataObject) -> None:
+        super().__init__(window)
+        self._flips = flips
+
+    def in_panes(self, panes: Any) -> Any:
+        return np.array([self._flips.draw(st.booleans()) for _ in panes])
+
+
+# cmr fact 18: with and without Combine, equal answers; the form may change at any value, epoch or restore
+@pytest.mark.parametrize("partial", [False, True], ids=["records", "partials"])
+@given(partitions(), st.sampled_from([(10, 3), (12, 4), (7, 5), (9, 1)]), st.data())
+@settings(max_examples=25)
+def test_panes_or_windows_is_the_same(
+    partial: bool, made: tuple[list[list[tuple[str, int]]], int], shape: tuple[int, int], data: st.DataObject
+) -> None:
+    parts, window = entering(*made), TimeWindow(*shape)
+    reducers = {"n": hr.count(), "mean": hr.mean("v"), "vs": hr.collect("v"), "last": hr.last("v")}
+    rig = reduce_rig(window, **reducers)
+    make = rig.make
+
+    def flipping() -> Operator:
+        operator = make()
+        assert isinstance(operator, PanedReduce)
+        operator.forms = Flipping(window, data)
+        if partial:
+            operator.receive = partly(operator, window)  # type: ignore[method-assign]
+        return operator
+
+    rig.make = flipping
+    rig.end_epoch(restore=True)
+    play(rig, parts, made[1], data)
+    seen = [one for part in parts for one in part]
+    wanted: ref.Reducers = {"n": ref.count(), "mean": ref.mean("v"), "vs": ref.collected("v"), "last": ref.last("v")}
+    assert ref.bag(rig.catcher.rows) == ref.bag(ref.time_windows(seen, ["k"], *shape, wanted))
+    ends = [row["window_end"] for row in rig.catcher.rows]
+    assert ends == sorted(ends)
+    assert not any(rig.stored(part) for part in ("", "rest")), "state of windows that have ended"
+
+
+def partly(operator: PanedReduce, window: TimeWindow) -> Callable[[int, Batch], None]:
+    """On-time records reach the operator as partials, as if combined before the shuffle."""
+    table = operator.new_table()
+    combiner, as_records = Combiner(Partials(table.key_fields, table.accumulators), ("k",), window), operator.receive
+
+    def receive(port: int, batch: Batch) -> None:
+        made = combiner.combine(batch) if batch.late is None else None
+        if made is None:
+            as_records(port, batch)
+        else:
+            combiner.resting = 0
+            operator.receive_partial(port, made, batch.born_us)
+
+    return receive
 
 
 @given(partitions(), st.data())

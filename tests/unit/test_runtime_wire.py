@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 import reference as ref
@@ -19,7 +18,6 @@ from headrace.errors import ProtocolError
 from headrace.graph.windows import FOREVER_US, IDLE_US, NEVER_US
 from headrace.runtime.frames import Frame, Kind, decode
 from headrace.runtime.inbox import End, Inbox, Row, read_into
-from headrace.runtime.meter import Sample
 from headrace.runtime.operators import lowest_of
 from headrace.testing import LocalRun, run_local, scripted
 from headrace.testing.local import _Pipe
@@ -132,19 +130,6 @@ def test_broken_input_is_told(tmp_path: Path) -> None:
     read_into(inbox, broken()).join(5)
     end = inbox.get(0)
     assert isinstance(end, End) and isinstance(end.error, ConnectionResetError)
-
-
-def test_samples_have_mean_and_variance() -> None:
-    dice = np.random.default_rng(1)
-    values = dice.normal(5, 2, 3000).tolist()
-    sample = Sample()
-    assert sample.take() is None
-    for value in values:
-        sample.add(value)
-    figures = sample.take()
-    assert figures is not None and figures["n"] == 3000 and len(figures["values"]) == 256
-    assert figures["mean"] == pytest.approx(np.mean(values)) and figures["var"] == pytest.approx(np.var(values))
-    assert sample.take() is None
 
 
 def test_a_subtask_that_gets_a_strangers_buffer_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -12,13 +13,18 @@ from headrace.api.stream import Path, Stream, step_options
 from headrace.connect.sink import Sink
 from headrace.connect.source import Source
 from headrace.errors import GraphError
-from headrace.graph.nodes import Constraint, Graph, Node, OnError, SourceNode
+from headrace.graph.nodes import DEAD_LETTERS, Constraint, Graph, Letters, Node, OnError, SourceNode
 from headrace.graph.reducers import UserReducer
+from headrace.graph.together import together
 from headrace.graph.validate import validate
-from headrace.graph.windows import WholeInput, Window
+from headrace.graph.windows import SessionWindow, TimeWindow, WholeInput, Window
 from headrace.schemas import SchemaLike, to_schema
 from headrace.units import Duration, duration_us
 
+_SHRINK_AT = 64
+"""Values of a key that a MapReduce program's ``combine`` is given at once."""
+_BOUNDS = ("window_start", "window_end")
+_STAMP = pa.timestamp("us", "UTC")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
 
@@ -37,7 +43,7 @@ class Job:
             raise GraphError(f"job {name!r}: on_error={on_error!r} is not 'fail' or 'skip'")
         self.name = name
         self._on_error: OnError = "skip" if dead_letter is not None else on_error
-        self._dead_letter = dead_letter
+        self._letters = (Letters(DEAD_LETTERS, "", dead_letter),) if dead_letter is not None else ()
         self._nodes: dict[str, Node] = {}
         self._constraints: list[Constraint] = []
 
@@ -123,7 +129,8 @@ class Job:
         """A classic MapReduce program as a step: rows of ``key`` and ``value``.
 
         ``map(record)`` yields (key, value) pairs, ``combine(key, values)`` shrinks values to one,
-        ``reduce(key, values)`` gives the key's result. Without a window, results come at the end.
+        ``reduce(key, values)`` gives the key's result. Without a window, results come at the end; with one of
+        time, each also has its ``window_start`` and ``window_end``. The functions are the same in both cases.
         ``pairs`` and ``returns`` declare the types of ``key`` and ``value`` after map and after reduce,
         where the first records do not show them.
         """
@@ -143,13 +150,14 @@ class Job:
         grouped = UserReducer(init=list, update=values.update, combine=values.combine, finalize=values.finish)
         keyed = mapped.key_by("key").window(window or WholeInput())
         reduced = keyed.reduce(name=f"{name}.group", values=grouped, returns=gathered)
-        return reduced.map(_Reduced(reduce), name=name, returns=returns)
+        results = to_schema(returns) if returns is not None else None
+        if results is not None and isinstance(window, (TimeWindow, SessionWindow)):
+            results = pa.schema([*results, *(pa.field(name, _STAMP) for name in _BOUNDS if name not in results.names)])
+        return reduced.map(_Reduced(reduce), name=name, returns=results)
 
     def graph(self, *, need_sink: bool = True) -> Graph:
         """The job as frozen data; raises GraphError if it is not a legal workflow."""
-        graph = Graph(
-            self.name, tuple(self._nodes.values()), tuple(self._constraints), self._on_error, self._dead_letter
-        )
+        graph = Graph(self.name, tuple(self._nodes.values()), tuple(self._constraints), self._on_error, self._letters)
         validate(graph, need_sink=need_sink)
         return graph
 
@@ -172,23 +180,34 @@ class Job:
         return name
 
 
+Jobs = Job | Sequence[Job]
+"""One job, or several that run together."""
+
+
+def graph_of(jobs: Jobs, *, need_sink: bool = True) -> Graph:
+    """A job's graph, or one graph of several jobs, in which each step's name has its job's in front."""
+    if isinstance(jobs, Job):
+        return jobs.graph(need_sink=need_sink)
+    if len(jobs) == 1:
+        return jobs[0].graph(need_sink=need_sink)
+    return together([job.graph(need_sink=need_sink) for job in jobs])
+
+
+@dataclass(frozen=True, slots=True)
 class _Pairs:
     """``map`` of a MapReduce program as a flat_map step."""
 
-    def __init__(self, fn: Callable[[dict[str, Any]], Iterable[tuple[Any, Any]]]) -> None:
-        self.fn = fn
+    fn: Callable[[dict[str, Any]], Iterable[tuple[Any, Any]]]
 
     def __call__(self, record: dict[str, Any]) -> list[dict[str, Any]]:
         return [{"key": key, "value": value} for key, value in self.fn(record)]
 
 
+@dataclass(frozen=True, slots=True)
 class _Values:
     """A key's values as reducer state: ``[key, [values]]``, shrunk by ``combine`` as they gather."""
 
-    SHRINK_AT = 64
-
-    def __init__(self, combine: Callable[[Any, list[Any]], Any] | None) -> None:
-        self.fn = combine
+    fn: Callable[[Any, list[Any]], Any] | None
 
     def update(self, state: list[Any], record: dict[str, Any]) -> list[Any]:
         values = state[1] if state else []
@@ -201,7 +220,7 @@ class _Values:
         return self._shrunk(one[0], [*one[1], *other[1]])
 
     def _shrunk(self, key: Any, values: list[Any]) -> list[Any]:
-        if self.fn is not None and len(values) >= self.SHRINK_AT:
+        if self.fn is not None and len(values) >= _SHRINK_AT:
             values = [self.fn(key, values)]
         return [key, values]
 
@@ -210,11 +229,12 @@ class _Values:
         return values
 
 
+@dataclass(frozen=True, slots=True)
 class _Reduced:
     """``reduce`` of a MapReduce program as a map step."""
 
-    def __init__(self, fn: Callable[[Any, list[Any]], Any]) -> None:
-        self.fn = fn
+    fn: Callable[[Any, list[Any]], Any]
 
     def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
-        return {"key": record["key"], "value": self.fn(record["key"], record["values"])}
+        bounds = {name: record[name] for name in _BOUNDS if name in record}
+        return {"key": record["key"], "value": self.fn(record["key"], record["values"]), **bounds}

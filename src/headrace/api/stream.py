@@ -11,6 +11,7 @@ import pyarrow as pa
 from headrace.connect.sink import Sink
 from headrace.errors import GraphError, SchemaError
 from headrace.graph.nodes import (
+    Combine,
     JoinHow,
     JoinNode,
     Late,
@@ -134,6 +135,7 @@ class KeyedStream:
         coverage: float | None = None,
         at_least: Mapping[str, float] | None = None,
         expect: int | None = None,
+        combine: Combine = "auto",
         late: Late = "drop",
         shed_after: Duration | None = None,
         latency: Literal["read-ready", "read-write"] = "read-ready",
@@ -155,6 +157,11 @@ class KeyedStream:
         by at most the share that ``coverage`` leaves, no frequent key is missed, and a few that are almost
         as frequent may be among the answers.
 
+        ``combine``: partial aggregates, made before the shuffle, and for sliding windows one per pane, which
+        overlapping windows share. ``"auto"`` makes them before the shuffle where that pays, and keeps panes or
+        whole windows by the rate and the number of keys it sees; ``True`` always keeps panes; ``False`` makes
+        none. Answers are the same.
+
         ``late="shed"``: under more load than it can carry, the step abandons records that cannot be processed
         within ``shed_after``, or else within the tightest bound of a constraint on a path through it, and counts
         them (``shed``). Answers are then approximate. Only in realtime mode; other modes process everything.
@@ -169,6 +176,8 @@ class KeyedStream:
                 raise GraphError(f"reduce {name!r}: the column name {column!r} is taken; choose another")
         if engine not in ENGINES:
             raise GraphError(f"reduce {name!r}: engine {engine!r} is not one of {', '.join(ENGINES)}")
+        if combine not in ("auto", True, False):
+            raise GraphError(f"reduce {name!r}: combine={combine!r} is not 'auto', True or False")
         options = step_options(
             name, {"latency": latency, "parallelism": parallelism, "on_error": on_error, "returns": returns}
         )
@@ -185,8 +194,9 @@ class KeyedStream:
                 options,
                 _threshold(name, at_least),
                 expect,
-                late,
-                duration_us(shed_after, "shed_after") if shed_after is not None else None,
+                combine,
+                late=late,
+                shed_after_us=duration_us(shed_after, "shed_after") if shed_after is not None else None,
             )
         )
 
@@ -240,12 +250,15 @@ class KeyedStream:
 
 
 def step_options(step: str, options: Mapping[str, Any]) -> StepOptions:
-    """Read ``latency=``, ``chain=``, ``parallelism=``, ``on_error=`` and ``returns=`` of a step."""
-    unknown = set(options) - {"latency", "chain", "parallelism", "on_error", "returns"}
+    """Read the options that any step has.
+
+    ``latency=``, ``chain=``, ``parallelism=``, ``on_error=``, ``returns=``, and ``deterministic=False`` for a step
+    that may answer differently each time, or does more than answer: it never runs in place of an equal one.
+    """
+    known = ("latency", "chain", "parallelism", "on_error", "returns", "deterministic")
+    unknown = sorted(set(options) - {*known})
     if unknown:
-        raise GraphError(
-            f"step {step!r}: unknown option {sorted(unknown)[0]!r}; known: latency, chain, parallelism, on_error, returns"
-        )
+        raise GraphError(f"step {step!r}: unknown option {unknown[0]!r}; known: {', '.join(known)}")
     latency, on_error = options.get("latency", "read-ready"), options.get("on_error")
     if latency not in ("read-ready", "read-write"):
         raise GraphError(f"step {step!r}: latency={latency!r} is not 'read-ready' or 'read-write'")
@@ -261,6 +274,7 @@ def step_options(step: str, options: Mapping[str, Any]) -> StepOptions:
         parallelism=_parallelism(step, options.get("parallelism")),
         on_error=on_error,
         returns=returns,
+        deterministic=bool(options.get("deterministic", True)),
     )
 
 

@@ -23,6 +23,7 @@ from headrace.bench.engines import EVERY_ENGINE, grouped, memory_of
 from headrace.bench.expiring import expiring_sessions
 from headrace.bench.figures import TreeWatch
 from headrace.bench.workloads import I64, trigrams, vocabulary_keys, zipf_keys
+from headrace.graph.memory import LEAST_MR_BYTES
 from headrace.state.warming import warm
 
 SKEWS = (0.0, 0.8, 1.1, 1.5)
@@ -106,7 +107,7 @@ def measure(workload: Workload, engine: str, share: float) -> Outcome:
     """Run one engine with memory for a share of the workload's states."""
     batches = workload.batches()
     states = max(int(len(np.unique(workload.numbers)) * share), 1)
-    memory_bytes = memory_of(batches[0].schema, states)
+    memory_bytes = max(memory_of(batches[0].schema, states), LEAST_MR_BYTES)
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as directory:
         began = time.perf_counter()
         made = grouped(engine, batches, memory_bytes, Path(directory))

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -34,7 +34,8 @@ def run_stock(name: str, **options: Any) -> dict[str, Any]:
     return figures
 
 
-def _session(**more: str) -> Any:
+def open_stock(**more: str) -> Any:
+    """A session with two threads, RocksDB for state and two partitions, unless told otherwise."""
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -95,7 +96,7 @@ def latency(rate: int, seconds: int) -> dict[str, Any]:
         def streamReader(self, schema: Any) -> DataSourceStreamReader:
             return Reader()
 
-    session = _session()
+    session = open_stock()
     session.dataSource.register(Items)
     results: list[Any] = []
 
@@ -124,7 +125,7 @@ def throughput(directory: str, output: str, warmup: str) -> dict[str, Any]:
     """Count per key and 10 s window over CSV files, until all are read; timed without start-up."""
     from pyspark.sql import functions as F
 
-    session = _session()
+    session = open_stock()
     schema = "ts long, key long, value double"
 
     def count(path: str, out: str, checkpoint: str) -> float:
@@ -154,6 +155,16 @@ def throughput(directory: str, output: str, warmup: str) -> dict[str, Any]:
     return {**watch.figures(), "seconds": round(seconds, 3)}
 
 
+def _main(name: str, options: dict[str, Any]) -> None:
+    from headrace.bench.stock_counts import stock_counts
+
+    peers: dict[str, Callable[..., dict[str, Any]]] = {
+        "latency": latency,
+        "throughput": throughput,
+        "counts": stock_counts,
+    }
+    print(json.dumps(peers[name](**options)), flush=True)
+
+
 if __name__ == "__main__":
-    options = json.loads(sys.argv[2])
-    print(json.dumps(latency(**options) if sys.argv[1] == "latency" else throughput(**options)), flush=True)
+    _main(sys.argv[1], json.loads(sys.argv[2]))

@@ -32,6 +32,12 @@ def zipf_keys(items: int, keys: int, skew: float, seed: int) -> I64:
     return shuffled
 
 
+def all_of_zipf(items: int, keys: int, skew: float, seed: int) -> I64:
+    """Zipf keys of which each of ``keys`` comes once at least, so that there are exactly so many states."""
+    extra = zipf_keys(items - keys, keys, skew, seed)
+    return np.random.default_rng(seed).permutation(np.concatenate((np.arange(keys), extra)))
+
+
 def vocabulary_keys(items: int, keys: int, skew: float, order: str, seed: int) -> I64:
     """Zipf keys of eight near-disjoint vocabularies: one after the other ("separate"), or shuffled ("mixed").
 

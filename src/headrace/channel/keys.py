@@ -8,6 +8,8 @@ import zmq
 
 PING = "ping"
 """The kind of message that only tests whether a peer can be reached."""
+CLOCK = "clock"
+"""The kind of message that asks for the driver's time, and its answer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,8 @@ import msgpack
 import zmq
 from zmq.auth.thread import ThreadAuthenticator
 
-from headrace.channel.keys import PING, Address, RunKeys
+from headrace.channel.clocks import clock_name, system_us
+from headrace.channel.keys import CLOCK, PING, Address, RunKeys
 
 _log = logging.getLogger("headrace.channel")
 _POLL_MS = 50
@@ -42,7 +43,9 @@ class ChannelServer:
         *,
         on_lost: Callable[[bytes], None] = lambda _: None,
         lease_s: float = 5.0,
+        clock_us: Callable[[], int] = system_us,
     ) -> None:
+        self._clock_us, self._clock = clock_us, clock_name()
         self._on_message, self._on_tick, self._on_lost = on_message, on_tick, on_lost
         self._unreachable_s: dict[bytes, float | None] = {}
         self._pinged_s = 0.0
@@ -123,10 +126,15 @@ class ChannelServer:
                 self._on_lost(peer)
 
     def _handle(self, sender: bytes, data: bytes) -> list[Reply]:
+        received_us = self._clock_us()
         try:
             kind, body = msgpack.unpackb(data, strict_map_key=False)
         except (ValueError, TypeError, msgpack.UnpackException):
             _log.warning("dropped a control message that is not msgpack")
+            return []
+        if kind == CLOCK:  # answered at once, not with the other replies: what waits here would look like distance
+            times = {"received_us": received_us, "answered_us": self._clock_us()}
+            self._send(sender, CLOCK, {"token": body["token"], "clock": self._clock, **times})
             return []
         return self._on_message(sender, kind, body)
 

@@ -19,6 +19,9 @@ _EXPERIMENTS = {
     "keyed-count": "running count per key at a high rate, vectorised",
     "throughput": "CSV files as fast as possible into windowed counts; stock Spark SQL on the same files",
     "hash-engines": "every hash engine and sort-merge by skew, order of keys and memory; expiring sessions",
+    "combining": "sliding windows from panes or one by one, by size and values per key; the constant of the rule",
+    "combine": "moving averages of trades by window size, with panes, without, and by stock Spark",
+    "macd": "two moving averages over shared panes, unshared, by re-run batch jobs and by stock Spark",
     "scheduling": "a burst beyond the memory budget under each schedule: latency, memory, how long reading stopped",
     "recovery": "kill -9 of driver and workers at random moments; answers compared with a reference",
 }
@@ -31,7 +34,7 @@ def bench(
     seconds: Annotated[int | None, typer.Option(help="How long to generate load.")] = None,
     warmup: Annotated[int, typer.Option(help="Seconds at the start that do not count.")] = 10,
     events: Annotated[int, typer.Option(help="Events in the throughput experiment.")] = 5_000_000,
-    items: Annotated[int, typer.Option(help="Tuples per setting of the hash-engines experiment.")] = 100_000,
+    items: Annotated[int, typer.Option(help="Tuples per setting of hash-engines and combining.")] = 100_000,
     kills: Annotated[int, typer.Option(help="Kills in the recovery experiment.")] = 10,
     seed: Annotated[int, typer.Option(help="Seed of the recovery experiment's dice.")] = 1,
     repeat: Annotated[int, typer.Option(help="Repeat and report medians with ranges.")] = 1,
@@ -118,6 +121,18 @@ def _experiment(
         from headrace.bench.hash_engines import hash_engines
 
         return lambda: hash_engines(items, lambda line: print(line, file=sys.stderr, flush=True))
+    if name == "combining":
+        from headrace.bench.combining import combining
+
+        return lambda: combining(items, lambda line: print(line, file=sys.stderr, flush=True))
+    if name == "combine":
+        from headrace.bench.combine import combine
+
+        return lambda: combine(lambda line: print(line, file=sys.stderr, flush=True), stock=stock, **settings)
+    if name == "macd":
+        from headrace.bench.macd import macd
+
+        return lambda: macd(lambda line: print(line, file=sys.stderr, flush=True), stock=stock, **settings)
     if name == "scheduling":
         from headrace.bench.scheduling import scheduling
 

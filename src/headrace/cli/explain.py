@@ -12,6 +12,7 @@ from rich.text import Text
 from headrace.cli import options
 from headrace.cli.answers import answering
 from headrace.cli.loading import load_job
+from headrace.cli.panes import in_words_about, pane_choices
 from headrace.config import Settings
 from headrace.graph.render import describe, render
 from headrace.units import in_words
@@ -64,6 +65,8 @@ def explanation(plan: JobPlan, settings: tuple[Setting, ...]) -> dict[str, Any]:
             for node in plan.graph.nodes
         ],
         "edges": [{"from": e.source, "to": e.target, "stage": e.border, "keys": list(e.keys)} for e in layout.edges],
+        "panes": pane_choices(plan.graph),
+        "shared": [{"step": step, "runs_as": other} for step, other in plan.graph.shared],
         "constraints": [constraint.describe() for constraint in plan.graph.constraints],
         "spark": [{"key": s.key, "value": s.value, "why": s.why} for s in settings],
     }
@@ -93,7 +96,7 @@ def in_sentences(plan: JobPlan) -> list[str]:
     else:
         most = max(stage.subtasks for stage in layout.stages)
         lines.append(f"{most} task slots at most: stages run one after the other.")
-    return lines
+    return lines + [in_words_about(choice) for choice in pane_choices(plan.graph)]
 
 
 def _schemas(plan: JobPlan) -> Table:

@@ -17,36 +17,41 @@ from types import ModuleType
 
 import typer
 
-from headrace.api.job import Job
+from headrace.api.job import Job, Jobs
 from headrace.errors import HeadraceError
 
-_JOB_NAME = re.compile(r"(?P<path>.+):(?P<job>[A-Za-z_]\w*)")
+_JOB_NAME = re.compile(r"(?P<path>.+):(?P<job>[A-Za-z_]\w*(,[A-Za-z_]\w*)*)")
 
 
 class AppError(HeadraceError, ImportError):
     """A user's file could not be loaded."""
 
 
-def load_job(app: str) -> Job:
-    """The job that ``app.py`` or ``app.py:name`` means.
+def load_job(app: str) -> Jobs:
+    """The job that ``app.py`` or ``app.py:name`` means, or the jobs of ``app.py:name,other``.
 
     Raises typer.BadParameter if there is no such file or job, AppError if the file itself fails.
     """
     path, name = split_app(app)
     module = load_module(path)
     if name is not None:
-        job = getattr(module, name, None)
-        if not isinstance(job, Job):
-            raise typer.BadParameter(f"{path} has no job named {name!r}; {_found(module)}")
-        return job
+        named = [_named(module, path, each) for each in name.split(",")]
+        return named[0] if len(named) == 1 else named
     jobs = jobs_of(module)
     if len(jobs) != 1:
         raise typer.BadParameter(f"{path} must have one job, or say which: {path.name}:name; {_found(module)}")
     return next(iter(jobs.values()))
 
 
+def _named(module: ModuleType, path: Path, name: str) -> Job:
+    job = getattr(module, name, None)
+    if not isinstance(job, Job):
+        raise typer.BadParameter(f"{path} has no job named {name!r}; {_found(module)}")
+    return job
+
+
 def split_app(app: str) -> tuple[Path, str | None]:
-    """File and job name of ``app.py[:job]``. Raises typer.BadParameter if there is no such file."""
+    """File and job name of ``app.py[:job[,job…]]``. Raises typer.BadParameter if there is no such file."""
     match = _JOB_NAME.fullmatch(app)
     path, name = (Path(match["path"]), match["job"]) if match and not Path(app).exists() else (Path(app), None)
     if not path.is_file():

@@ -9,7 +9,12 @@ import typer
 
 ModeName = Literal["realtime", "microbatch", "batch"]
 
-App = Annotated[str, typer.Argument(metavar="APP.PY[:JOB]", help="A Python file with a job, and which one if several.")]
+App = Annotated[
+    str,
+    typer.Argument(
+        metavar="APP.PY[:JOB[,JOB…]]", help="A Python file with a job; if several, which one, or which run together."
+    ),
+]
 Checkpoint = Annotated[Path, typer.Argument(metavar="CHECKPOINT", help="The checkpoint directory of a job.")]
 Mode = Annotated[ModeName, typer.Option(help="How Spark runs the job.")]
 Parallelism = Annotated[int | None, typer.Option(min=1, help="Subtasks per stage, where a step does not say.")]

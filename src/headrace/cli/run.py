@@ -11,6 +11,7 @@ import typer
 from rich.live import Live
 from rich.text import Text
 
+from headrace.api.job import Job
 from headrace.bench.figures import TreeWatch
 from headrace.cli import options
 from headrace.cli.answers import VIOLATED, answering, messages
@@ -54,7 +55,7 @@ def run(
     settings |= {"parallelism": parallelism} if parallelism else {}
     with answering(as_json=json, traceback=traceback) as answer:
         job = load_job(app)
-        answer |= {"job": job.name, "mode": mode}
+        answer |= {"job": "+".join(one.name for one in ([job] if isinstance(job, Job) else job)), "mode": mode}
         logging.getLogger("headrace").setLevel(logging.ERROR)  # what it warns of is shown as news
         console = messages()
         with StopWish() as wish, TreeWatch() as resources:
@@ -110,7 +111,7 @@ def progress(watch: Watch, *, stopping: bool = False) -> Text:
     line.append(f"{watch.handle.plan.graph.job} ", style="bold").append("stopping" if stopping else status.state)
     line.append(f" · epoch {status.epoch}, {status.committed_epochs} committed")
     line.append(f" · {watch.read:,} read, {rate:,.0f}/s")
-    for step in watch.latency:
+    for step in watch.sinks:
         now = watch.recent(step)
         if now.p50_ms is not None and now.p99_ms is not None:
             line.append(f" · {step} p50 {now.p50_ms:.1f} ms, p99 {now.p99_ms:.1f} ms")

@@ -9,12 +9,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from headrace.cli.histogram import Histogram
-from headrace.graph.nodes import SourceNode
+from headrace.graph.nodes import SinkNode, SourceNode
+from headrace.measure.sketches import Latencies, merged
 from headrace.signals import StopWish
 
 if TYPE_CHECKING:
     from headrace.bench.figures import TreeWatch
+    from headrace.spark.hearing import Heard
     from headrace.spark.run import Run
 
 _LOOK_S = 0.25
@@ -40,9 +41,9 @@ class Watch:
     def __init__(self, handle: Run) -> None:
         self.handle = handle
         self.began_s: float | None = None
-        self.latency: dict[str, Histogram] = {}
+        self.latency: dict[str, Latencies] = {}
         self.items: dict[str, int] = {}
-        self._recent: deque[dict[str, Any]] = deque()
+        self._recent: deque[Heard] = deque()
         self._seen_us: dict[tuple[int, int, int], int] = {}
         self._events = 0
 
@@ -50,26 +51,25 @@ class Watch:
         """Take in new reports; returns what has happened since, in words."""
         if self.began_s is None and self.handle.status().state == "running":
             self.began_s = time.monotonic()
-        for report in list(self.handle.reports()):
-            worker = (report["stage"], report["index"], report["pid"])
-            if report["at_us"] > self._seen_us.get(worker, 0):
-                self._seen_us[worker] = report["at_us"]
-                self._take(report)
+        for heard in self.handle.reports():
+            worker = (heard.stage, heard.index, heard.pid)
+            if heard.at_us > self._seen_us.get(worker, 0):
+                self._seen_us[worker] = heard.at_us
+                self._take(heard)
         horizon_us = time.time_ns() // 1000 - _REMEMBERED_S * 1e6
-        while self._recent and self._recent[0]["at_us"] < horizon_us:
+        while self._recent and self._recent[0].at_us < horizon_us:
             self._recent.popleft()
         events = self.handle.decisions()
         news, self._events = events[self._events :], len(events)
         return [f"{event.what}: {event.detail}" for event in news if event.what != "failed"]
 
-    def _take(self, report: dict[str, Any]) -> None:
-        self._recent.append(report)
-        for step in report["steps"]:
-            name, sample = step["step"], step["latency_ms"]
-            self.items[name] = self.items.get(name, 0) + step["in"]
-            if sample is not None:
-                weight = sample["n"] / len(sample["values"])
-                self.latency.setdefault(name, Histogram()).add(sample["values"], weight)
+    def _take(self, heard: Heard) -> None:
+        self._recent.append(heard)
+        for flow in heard.flows:
+            self.items[flow.step] = self.items.get(flow.step, 0) + flow.items_in
+            if flow.latency is not None:
+                before = self.latency.get(flow.step)
+                self.latency[flow.step] = flow.latency if before is None else before + flow.latency
 
     @property
     def seconds(self) -> float:
@@ -81,6 +81,10 @@ class Watch:
         return [node.name for node in self.handle.plan.graph.nodes if isinstance(node, SourceNode)]
 
     @property
+    def sinks(self) -> list[str]:
+        return [node.name for node in self.handle.plan.graph.nodes if isinstance(node, SinkNode)]
+
+    @property
     def read(self) -> int:
         """Records read so far, as far as reported."""
         return sum(self.items.get(name, 0) for name in self.sources)
@@ -88,29 +92,19 @@ class Watch:
     def recent(self, step: str, over_s: float = _NOW_S) -> Recent:
         """A step's rates and latencies of the last ``over_s`` seconds."""
         horizon_us = time.time_ns() // 1000 - over_s * 1e6
-        latency = Histogram()
-        got = sent = 0
-        for report in self._recent:
-            for figures in report["steps"] if report["at_us"] >= horizon_us else ():
-                if figures["step"] != step:
-                    continue
-                got, sent = got + figures["in"], sent + figures["out"]
-                if (sample := figures["latency_ms"]) is not None:
-                    latency.add(sample["values"], sample["n"] / len(sample["values"]))
+        flows = [f for heard in self._recent if heard.at_us >= horizon_us for f in heard.flows if f.step == step]
         span_s = min(over_s, max(self.seconds, 1.0))
-        p50, p99 = latency.quantile_ms(0.5), latency.quantile_ms(0.99)
-        return Recent(got / span_s, sent / span_s, latency.mean_ms, p50, p99)
+        got, sent = sum(f.items_in for f in flows) / span_s, sum(f.items_out for f in flows) / span_s
+        known = [f.latency for f in flows if f.latency is not None]
+        if not known:
+            return Recent(got, sent, None, None, None)
+        latency = merged(known)
+        return Recent(got, sent, latency.mean_ms, latency.quantile_ms(0.5), latency.quantile_ms(0.99))
 
-    def end_to_end(self) -> Histogram:
-        """The latencies of the run at its last steps: from when a record was due or read until it was processed."""
-        steps = self.handle.plan.layout.stage_of
-        timed = [name for name in self.latency if name in steps]
-        last = max((steps[name] for name in timed), default=0)
-        whole = Histogram()
-        for name in timed:
-            if steps[name] == last:
-                whole.merge(self.latency[name])
-        return whole
+    def end_to_end(self) -> Latencies | None:
+        """The latencies of the run: from when a record was due or read until its result was handed to a sink."""
+        known = [self.latency[name] for name in self.sinks if name in self.latency]
+        return merged(known) if known else None
 
 
 def follow(watch: Watch, wish: StopWish, show: Callable[[list[str]], None]) -> None:
@@ -135,10 +129,10 @@ def run_figures(watch: Watch, resources: TreeWatch) -> dict[str, Any]:
     return {
         "items": items,
         "items_per_s": items / seconds if seconds else None,
-        "p50_ms": latency.quantile_ms(0.5),
-        "p99_ms": latency.quantile_ms(0.99),
-        "p999_ms": latency.quantile_ms(0.999),
-        "max_ms": latency.max_ms,
+        "p50_ms": None if latency is None else latency.quantile_ms(0.5),
+        "p99_ms": None if latency is None else latency.quantile_ms(0.99),
+        "p999_ms": None if latency is None else latency.quantile_ms(0.999),
+        "max_ms": None if latency is None else latency.max_ms,
         "lost": None,
         "duplicated": None,
         "wrong": None,

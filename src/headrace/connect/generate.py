@@ -159,10 +159,12 @@ class GenerateReader:
         if self._pace is None:
             due_us = np.full(rows if self._source.due else 1, now_us, dtype=np.int64)
         else:
-            due_us = self._start_us + self._pace.due_us(numbers if self._source.due else numbers[:1])
+            due_us = self._start_us + self._pace.due_us(numbers if self._source.due else numbers[[0, -1]])
         batch = self._source.batch(numbers, due_us, self._schema)
         self._next += rows * self._of
-        return Poll(batch, None if self._pace is None else int(due_us[0]))
+        if self._pace is None:
+            return Poll(batch)
+        return Poll(batch, int(due_us[0]), last_due_us=int(due_us[-1]))
 
     def _rows_due(self, elapsed_us: int, max_rows: int) -> int:
         due = self._next + max_rows * self._of if self._pace is None else self._pace.count_due(elapsed_us)

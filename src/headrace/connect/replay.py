@@ -184,8 +184,7 @@ class ReplayReader:
         if batch.num_rows and rows <= 0:
             return None
         piece = self._cursor.take(rows)
-        self._schedule.take(rows)
-        return Poll(piece.rows, due_us, piece.bad)
+        return Poll(piece.rows, due_us, piece.bad, self._schedule.take(rows))
 
     def offset(self) -> Offset:
         position = self._cursor.position() if self._cursor is not None else {}

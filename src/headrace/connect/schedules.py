@@ -22,8 +22,8 @@ class Schedule(Protocol):
         """How many of the rows that are next are due, and since when the first one is."""
         ...
 
-    def take(self, rows: int) -> None:
-        """So many of them were handed over."""
+    def take(self, rows: int) -> int | None:
+        """So many of them were handed over; returns when the last of them was due."""
         ...
 
     def next_due_us(self) -> int | None: ...
@@ -42,8 +42,8 @@ class Unscheduled:
     def due(self, rows: pa.RecordBatch, now_us: int) -> tuple[int, int | None]:
         return rows.num_rows, None
 
-    def take(self, rows: int) -> None:
-        """No number counts."""
+    def take(self, rows: int) -> int | None:
+        return None
 
     def next_due_us(self) -> int | None:
         return None
@@ -74,13 +74,17 @@ class ByRate:
         count = -((self._next - self._pace.count_due(now_us - self._start_us)) // self._of)
         return min(count, rows.num_rows), self.next_due_us()
 
-    def take(self, rows: int) -> None:
+    def take(self, rows: int) -> int | None:
         self._next += rows * self._of
+        return self._due_us(self._next - self._of) if rows else None
 
     def next_due_us(self) -> int | None:
+        return self._due_us(self._next)
+
+    def _due_us(self, number: int) -> int | None:
         if self._start_us is None:
             return None
-        return self._start_us + int(self._pace.due_us(np.array([self._next]))[0])
+        return self._start_us + int(self._pace.due_us(np.array([number]))[0])
 
     def state(self) -> dict[str, Any]:
         return {"start_us": self._start_us, "next": self._next}
@@ -116,10 +120,12 @@ class ByRecordedTime:
         count = int(np.searchsorted(self._due_us, now_us - self._start_us, side="right"))
         return count, self._start_us + int(self._due_us[0])
 
-    def take(self, rows: int) -> None:
-        if rows:
-            self._latest_us = int(self._due_us[rows - 1])
-            self._due_us = self._due_us[rows:]
+    def take(self, rows: int) -> int | None:
+        if not rows or self._start_us is None:
+            return None
+        self._latest_us = int(self._due_us[rows - 1])
+        self._due_us = self._due_us[rows:]
+        return self._start_us + self._latest_us
 
     def next_due_us(self) -> int | None:
         if self._start_us is None or len(self._due_us) == 0:

@@ -29,12 +29,14 @@ class Poll:
     """One poll's yield.
 
     ``due_us`` is when the oldest of the records should have been handed over (microseconds since
-    1970, an open-loop clock), or ``None`` for a source without a schedule.
+    1970, an open-loop clock), or ``None`` for a source without a schedule; ``last_due_us`` is the same of
+    the newest, if it is known.
     """
 
     records: pa.RecordBatch
     due_us: int | None = None
     bad: Sequence[BadRecord] = field(default=())
+    last_due_us: int | None = None
 
 
 class Reader(Protocol):

@@ -33,6 +33,7 @@ def chainable(edge: Edge, topology: Topology) -> bool:
     sender, receiver = topology.by_name[edge.source], topology.by_name[edge.target]
     return (
         edge.paired
+        and not edge.fixed
         and not sender.source
         and sender.chain
         and receiver.chain
@@ -91,9 +92,14 @@ def chained_edges(chains: Iterable[Chain], topology: Topology) -> frozenset[int]
 
 
 def chain_of(step: str, chained: AbstractSet[int], topology: Topology) -> Chain:
-    """The steps that share a thread with this one, in order of flow; the step alone if it is not chained."""
+    """The steps that share a thread with this one, in order of flow; the step alone if it is not chained.
+
+    Sources are left out: they serve no queue.
+    """
     chain = [step]
-    while before := [e.source for e in topology.into(chain[0]) if e.id in chained]:
+    while before := [
+        e.source for e in topology.into(chain[0]) if e.id in chained and not topology.by_name[e.source].source
+    ]:
         chain.insert(0, before[0])
     while after := [e.target for e in topology.out_of(chain[-1]) if e.id in chained]:
         chain.append(after[0])

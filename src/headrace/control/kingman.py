@@ -14,7 +14,12 @@ from headrace.model.queueing import kingman
 
 @dataclass(frozen=True, slots=True)
 class Station:
-    """One queue and its server in ``parallelism`` copies, as measured; ``fit`` is the thesis's e."""
+    """One queue and its server in ``parallelism`` copies, as measured; ``fit`` is the thesis's e.
+
+    ``batch_ms`` is what an item's service takes longer because a whole buffer is served at once (ours;
+    the thesis serves items). Buffers are divided among the copies, so with more of them each part, and this
+    time, gets smaller: what that gains or costs counts with the wait.
+    """
 
     name: str
     parallelism: int
@@ -26,11 +31,13 @@ class Station:
     service_variation: float
     peak_utilisation: float
     fit: float = 1.0
+    batch_ms: float = 0.0
 
     def wait_ms(self, parallelism: int) -> float:
         """The predicted wait with another parallelism: ``a / (p - b)``, infinite for ``p ≤ b``."""
         gap_ms = self.gap_ms * parallelism / self.parallelism
-        return self.fit * kingman(self.service_ms, gap_ms, self.gap_variation**2, self.service_variation**2)
+        queue_ms = self.fit * kingman(self.service_ms, gap_ms, self.gap_variation**2, self.service_variation**2)
+        return queue_ms + self.batch_ms * (self.parallelism / parallelism - 1)
 
     def utilisation(self, parallelism: int) -> float:
         return self.load / parallelism

@@ -13,11 +13,12 @@ from headrace.control.elastic import propose_scaling
 from headrace.control.journal import Decision, Expectation, Outcome, compare
 from headrace.control.proposals import Proposal, hold, propose_chains, propose_deadlines, propose_sizes
 from headrace.control.settings import Change, Job
-from headrace.control.standing import standing
+from headrace.control.standing import Standing, standing
 from headrace.control.state import FRESH_INTERVALS, State
-from headrace.control.view import Observation, View
+from headrace.control.view import View
 from headrace.measure.recent import Recent
 from headrace.measure.summary import Summary
+from headrace.measure.trace import Observation
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,7 @@ class Cycle:
     state: State
     decisions: tuple[Decision, ...]
     outcomes: tuple[Outcome, ...]
+    standings: tuple[Standing, ...] = ()
 
 
 def decide(job: Job, state: State, seen: Observation) -> Cycle:
@@ -47,7 +49,7 @@ def decide(job: Job, state: State, seen: Observation) -> Cycle:
         awaited=(*awaited, *promised),
         said=still,
     )
-    return Cycle(after, decisions, outcomes)
+    return Cycle(after, decisions, outcomes, view.standings)
 
 
 def replay(job: Job, trace: Iterable[Observation]) -> Iterator[Cycle]:

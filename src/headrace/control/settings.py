@@ -20,7 +20,8 @@ class Policy:
     scaling rests after a finished scale-up: backlogs drain and connections open. Subtasks that did not
     come after ``patience_cycles`` are no longer asked for (ours: a cluster may be full). A rebalancing of
     less than ``least_change`` of a step's subtasks is not worth its cost. Ours: what is taken away
-    must also fit ``down_share`` of the queues' budget, or noise would send a step to and fro.
+    must also fit ``down_share`` of the queues' budget, or noise would send a step to and fro. The thesis
+    ships at once until it has measured; ``first_deadline_ms`` spares a fast stream that start.
     """
 
     interval_s: float = 1.0
@@ -34,6 +35,7 @@ class Policy:
     least_change: float = 0.04
     down_share: float = 0.8
     fit_limits: tuple[float, float] | None = None
+    first_deadline_ms: float = 0.0
     observe_only: bool = False
 
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field, replace
 
 from headrace.control.journal import Decision
 from headrace.control.settings import Change, Job, Policy, Settings
-from headrace.control.view import Observation, View
+from headrace.control.view import View
 from headrace.measure.recent import Recent
 from headrace.measure.report import ChannelId
+from headrace.measure.trace import Observation
 
 FRESH_INTERVALS = 2.5
 """A report that is one interval late still says how things are; one that is two late does not."""
@@ -69,7 +70,10 @@ class State:
         largest = job.topology.scaled(
             {step.name: max(step.most, parallelism[step.name]) for step in job.topology.steps}
         )
-        deadlines = {c: ms for edge, ms in job.overrides.deadlines_ms.items() for c in largest.channels(edge)}
+        first_ms = job.policy.first_deadline_ms if job.policy.cut_by == "deadline" else 0.0
+        constrained = sorted({edge for constraint in job.constraints for edge in constraint.edges})
+        deadlines = {c: first_ms for edge in constrained if first_ms for c in largest.channels(edge)}
+        deadlines |= {c: ms for edge, ms in job.overrides.deadlines_ms.items() for c in largest.channels(edge)}
         rest = Rest(cycles=job.policy.rest_cycles + 1)  # what is measured while a job starts says little
         return State(Recent(span_s), Settings(0, deadlines, {}, parallelism, chained), rest=rest)
 

@@ -41,12 +41,16 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """A stream from one step to another; ``paired``: subtask i sends to subtask i only."""
+    """A stream from one step to another; ``paired``: subtask i sends to subtask i only.
+
+    ``fixed``: whether it is chained cannot change while the job runs.
+    """
 
     id: int
     source: str
     target: str
     paired: bool = False
+    fixed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,21 +11,9 @@ from headrace.control.kingman import Station, fit_of
 from headrace.control.settings import Job, Settings
 from headrace.control.standing import Standing
 from headrace.control.topology import Topology
-from headrace.measure.report import ChannelId, ChannelReport, Report
+from headrace.measure.report import ChannelId, ChannelReport
 from headrace.measure.summary import Summary
 from headrace.model.queueing import kingman
-
-
-@dataclass(frozen=True, slots=True)
-class Observation:
-    """One cycle's input: the reports that came, and the parallelism that is really there.
-
-    A trace of these replays to the same decisions.
-    """
-
-    at_s: float
-    reports: tuple[Report, ...]
-    parallelism: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +51,15 @@ class View:
 
     def stations(self, path: Path) -> tuple[Station, ...] | None:
         """The path's queues with their servers, one per chain; None while one is unknown."""
-        found = [self._station(chain) for chain in chains_on(path, self.settings.chained, self.topology)]
+        chains = chains_on(path, self.settings.chained, self.topology)
+        found = [self._station(chain) for chain in chains if not self._is_at_source(chain)]
         known = [station for station in found if station is not None]
         return tuple(known) if len(known) == len(found) else None
+
+    def _is_at_source(self, chain: Chain) -> bool:
+        """Whether a source calls the chain directly, so that nothing queues for it."""
+        before = [edge for edge in self.topology.into(chain[0]) if edge.id in self.settings.chained]
+        return any(self.topology.by_name[edge.source].source for edge in before)
 
     def _station(self, chain: Chain) -> Station | None:
         """A chain as one server: what its steps cost per arrival at the first of them."""
@@ -84,9 +78,11 @@ class View:
                 service_ms += calls * step.service_ms
                 variance += calls * ((step.service_variation or 0.0) * step.service_ms) ** 2
         variation = variance**0.5 / service_ms if service_ms else 0.0
+        shares = [(step.latency_ms or 0.0, step.items_per_customer or 1.0) for step in steps]
+        batch_ms = sum(latency_ms * (1 - 1 / items) for latency_ms, items in shares if items > 1)
         predicted_ms = kingman(service_ms, first.gap_ms, first.gap_variation**2, variation**2)
         fit = fit_of(first.queue_ms, predicted_ms, self.job.policy.fit_limits)
         return Station(
             head.name, head.parallelism, head.least, head.most, service_ms, first.gap_ms,
-            first.gap_variation, variation, sum(peak or 0.0 for peak in peaks), fit,
+            first.gap_variation, variation, sum(peak or 0.0 for peak in peaks), fit, batch_ms,
         )  # fmt: skip

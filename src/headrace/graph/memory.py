@@ -10,6 +10,9 @@ from headrace.graph.windows import TimeWindow, WholeInput
 COVERING = ("dinc", "dinc-space-saving")
 """Engines that know at least which share of a key's records its state has seen."""
 
+LEAST_MR_BYTES = 32_768
+"""Room for some records and as many groups; with less, MR-hash could not keep its bound."""
+
 
 def check_memory(node: ReduceNode) -> None:
     """Raise GraphError for a bound, engine or coverage that the step cannot have."""
@@ -30,6 +33,11 @@ def check_memory(node: ReduceNode) -> None:
         raise GraphError(
             f"{where}: engine={node.engine!r} merges states of one key, so its reducers need combine=; "
             f"give them one, or use engine='mr'"
+        )
+    if engine_of(node)[0] == "mr" and node.memory_bytes < LEAST_MR_BYTES:
+        raise GraphError(
+            f"{where}: engine='mr' groups records in memory, for which it needs {LEAST_MR_BYTES} bytes at least; "
+            f"give more than memory={node.memory_bytes}"
         )
 
 

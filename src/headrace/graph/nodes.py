@@ -11,12 +11,14 @@ import pyarrow as pa
 from headrace.connect.sink import Sink
 from headrace.connect.source import Source
 from headrace.graph.reducers import Reducer
-from headrace.graph.windows import Window
+from headrace.graph.windows import TimeWindow, Window
 
 OnError = Literal["fail", "skip"]
 TransformKind = Literal["map", "flat_map", "filter", "map_batch"]
 JoinHow = Literal["inner", "left", "right", "outer"]
 StateKind = Literal["value", "queue", "mapping"]
+Combine = Literal["auto"] | bool
+DEAD_LETTERS = "dead_letters"
 Late = Literal["drop", "shed"]
 
 
@@ -38,6 +40,7 @@ class StepOptions:
     parallelism: Parallelism | None = None
     on_error: OnError | None = None
     returns: pa.Schema | None = None
+    deterministic: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +84,37 @@ class ReduceNode:
     options: StepOptions = StepOptions()
     at_least: tuple[str, float] | None = None
     expect: int | None = None
+    combine: Combine = "auto"
+    pane_columns: tuple[str, ...] | None = None
+    """If a ``PaneNode`` feeds the step: which of its reducers each of this step's is, in order."""
     late: Late = "drop"
     shed_after_us: int | None = None
 
     @property
     def mergeable(self) -> bool:
         return all(reducer.mergeable for _, reducer in self.reducers)
+
+
+@dataclass(frozen=True, slots=True)
+class PaneNode:
+    """Panes that several reduce steps share; made by ``graph.sharing``, not by users.
+
+    It adds each record to one pane, and hands the pane's aggregates to the steps it feeds when the pane has
+    ended. To them it stands for the stream that it reads. ``reducers`` has each different one once.
+    """
+
+    name: str
+    keys: tuple[str, ...]
+    pane_us: int
+    reducers: tuple[tuple[str, Reducer], ...]
+    inputs: tuple[str, ...]
+    options: StepOptions = StepOptions()
+
+    @property
+    def table(self) -> ReduceNode:
+        """The reduce whose states are these panes."""
+        window = TimeWindow(self.pane_us, self.pane_us)
+        return ReduceNode(self.name, self.keys, window, self.reducers, self.inputs, options=self.options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,13 +146,14 @@ class SinkNode:
     options: StepOptions = StepOptions()
 
 
-KeyedNode = ReduceNode | ProcessNode | JoinNode
-Node = SourceNode | TransformNode | UnionNode | ReduceNode | ProcessNode | JoinNode | SinkNode
+Node = SourceNode | TransformNode | UnionNode | ReduceNode | PaneNode | ProcessNode | JoinNode | SinkNode
 
 
 def is_keyed(node: Node) -> bool:
     """Whether the step's input is routed by key, so that it starts a new stage."""
-    return isinstance(node, (ReduceNode, ProcessNode, JoinNode))
+    if isinstance(node, ReduceNode):
+        return node.pane_columns is None  # panes are where their keys belong already
+    return isinstance(node, (PaneNode, ProcessNode, JoinNode))
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,18 +175,39 @@ class Constraint:
 
 
 @dataclass(frozen=True, slots=True)
+class Letters:
+    """A dead-letter sink: its own step name, and the beginning of the names of the steps it is for."""
+
+    name: str
+    prefix: str
+    sink: Sink
+
+
+@dataclass(frozen=True, slots=True)
 class Graph:
-    """A whole job: nodes in an order where inputs come first, and constraints."""
+    """A whole job: nodes in an order where inputs come first, and constraints.
+
+    ``shared`` says of steps that are no longer there which equal step runs in their place.
+    """
 
     job: str
     nodes: tuple[Node, ...]
     constraints: tuple[Constraint, ...] = ()
     on_error: OnError = "fail"
-    dead_letter: Sink | None = None
+    letters: tuple[Letters, ...] = ()
+    shared: tuple[tuple[str, str], ...] = ()
     by_name: dict[str, Node] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "by_name", {node.name: node for node in self.nodes})
+
+    @property
+    def letter_sinks(self) -> dict[str, Sink]:
+        return {letters.name: letters.sink for letters in self.letters}
+
+    def letters_of(self, step: str) -> str | None:
+        """The name of the dead-letter sink of a step."""
+        return next((letters.name for letters in self.letters if step.startswith(letters.prefix)), None)
 
     def consumers(self, name: str) -> tuple[tuple[Node, int], ...]:
         """The nodes that read a node, each with the input port they read it on."""

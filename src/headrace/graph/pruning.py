@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.graph.nodes import Graph, ReduceNode, SourceNode
+from headrace.graph.nodes import Graph, PaneNode, ReduceNode, SourceNode
 from headrace.graph.reducers import Aggregate
 
 
@@ -10,7 +10,7 @@ def needed_columns(graph: Graph, source: SourceNode) -> set[str] | None:
     """The columns that steps read, or None if one of them (a user's function, a sink) sees whole records."""
     needed = {source.event_time} if source.event_time is not None else set()
     for node, _ in graph.consumers(source.name):
-        if not isinstance(node, ReduceNode):
+        if not isinstance(node, (ReduceNode, PaneNode)):
             return None
         needed.update(node.keys)
         for _, reducer in node.reducers:

@@ -7,6 +7,7 @@ from headrace.graph.nodes import (
     Graph,
     JoinNode,
     Node,
+    PaneNode,
     ProcessNode,
     ReduceNode,
     SinkNode,
@@ -34,6 +35,9 @@ def render(graph: Graph, layout: Layout) -> str:
             node = graph.by_name.get(name)
             lines.append(f"│  {name}: {describe(node) if node else 'pass through'}{arrow}")
         lines.append("└─")
+    if graph.shared:
+        lines.append("shared")
+        lines += [f"   {step}: runs as {other}, which is the same" for step, other in graph.shared]
     if graph.constraints:
         lines.append("constraints")
         lines += [f"   {constraint.describe()}" for constraint in graph.constraints]
@@ -54,7 +58,11 @@ def describe(node: Node) -> str:
             what = ", ".join(f"{name}={reducer.describe()}" for name, reducer in node.reducers)
             over = node.window.describe() if node.window else "running"
             least = f", at least {node.at_least[0]} {node.at_least[1]:g}" if node.at_least else ""
-            return f"reduce by {', '.join(node.keys)} over {over}: {what}{least}{_memory(node)}"
+            alone = ", nothing combined" if node.combine is False else ""
+            return f"reduce by {', '.join(node.keys)} over {over}: {what}{least}{alone}{_memory(node)}"
+        case PaneNode():
+            what = ", ".join(reducer.describe() for _, reducer in node.reducers)
+            return f"panes of {node.pane_us / 1e6:g} s by {', '.join(node.keys)}: {what}"
         case ProcessNode():
             return f"process by {', '.join(node.keys)}, state {', '.join(n for n, _ in node.state) or 'none'}"
         case JoinNode():

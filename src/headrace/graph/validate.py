@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import get_args
 
 from headrace.errors import GraphError
+from headrace.graph.combining import check_combine
 from headrace.graph.memory import check_memory
 from headrace.graph.nodes import Graph, JoinNode, Late, Node, ReduceNode, SinkNode, SourceNode, is_keyed
 from headrace.graph.paths import bound_through, reachable
@@ -25,6 +26,7 @@ def validate(graph: Graph, *, need_sink: bool = True) -> None:
         if isinstance(node, ReduceNode):
             check_memory(node)
             check_threshold(node)
+            check_combine(node)
             check_late(graph, node)
     for constraint in graph.constraints:
         if constraint.end not in reachable(graph, constraint.start):

@@ -16,7 +16,10 @@ from headrace.measure.report import ChannelId, ChannelReport, Report, SubtaskId,
 
 @dataclass(frozen=True, slots=True)
 class StepFigures:
-    """A step over its subtasks; ``peak_utilisation`` is the busiest subtask's."""
+    """A step over its subtasks; ``peak_utilisation`` is the busiest subtask's.
+
+    ``items_per_customer``: how many share a buffer, and with it the time of its service.
+    """
 
     latency_ms: float | None
     service_ms: float | None
@@ -25,6 +28,7 @@ class StepFigures:
     gap_variation: float | None
     queue_ms: float | None
     peak_utilisation: float | None
+    items_per_customer: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,7 @@ class Summary:
             gap_variation=mean_of(_variation(part.gap_ms) for part in parts),
             queue_ms=mean_of(_mean(part.queue_ms) for part in parts),
             peak_utilisation=max(utilisations, default=None),
+            items_per_customer=_items_per_customer(parts),
         )
 
     def edge(self, id: int) -> EdgeFigures:
@@ -96,6 +101,12 @@ def summarise(reports: Iterable[Report]) -> Summary:
             channels[channel.id] = channel
             versions[channel.id] = report.version
     return Summary(subtasks, channels, versions)
+
+
+def _items_per_customer(parts: Iterable[SubtaskReport]) -> float | None:
+    served = [part for part in parts if part.service_ms is not None]
+    customers = sum(part.service_ms.n for part in served if part.service_ms is not None)
+    return sum(part.items for part in served) / customers if customers else None
 
 
 def _mean(moments: Moments | None) -> float | None:

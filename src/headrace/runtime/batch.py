@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import random
+from bisect import bisect_right
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
@@ -20,13 +23,17 @@ class Batch:
     window that ended by then is closed for the record. Whether a record is late is thus decided
     where it enters, by its partition's own order: the answer is the same in every mode, for every
     interleaving and after every restart. ``late`` is None when all records are on time.
-    ``born_us`` is when the oldest record was due or read.
+    ``born_us`` is when the oldest record was due or read; ``tag_us`` when one was that was drawn at
+    random, for measuring. A step's results have the tag of what made it emit them (None until then).
+    ``held_us`` is how long its records waited, in the mean, before their source read them.
     """
 
     records: pa.RecordBatch
     times: Times
     born_us: int
     late: Times | None = None
+    tag_us: int | None = None
+    held_us: int = 0
 
     @property
     def rows(self) -> int:
@@ -39,6 +46,8 @@ class Batch:
             self.times[positions],
             self.born_us,
             self.late[positions] if self.late is not None else None,
+            self.tag_us,
+            self.held_us,
         )
 
     def where(self, mask: npt.NDArray[np.bool_]) -> Batch:
@@ -47,11 +56,13 @@ class Batch:
             self.times[mask],
             self.born_us,
             self.late[mask] if self.late is not None else None,
+            self.tag_us,
+            self.held_us,
         )
 
     def with_records(self, records: pa.RecordBatch) -> Batch:
         """Other columns for the same rows."""
-        return Batch(records, self.times, self.born_us, self.late)
+        return Batch(records, self.times, self.born_us, self.late, self.tag_us, self.held_us)
 
 
 def wire_schema(schema: pa.Schema, *, late: bool) -> pa.Schema:
@@ -67,11 +78,11 @@ def to_wire(batch: Batch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=wire_schema(batch.records.schema, late=batch.late is not None))
 
 
-def from_wire(records: pa.RecordBatch, schema: pa.Schema, born_us: int) -> Batch:
+def from_wire(records: pa.RecordBatch, schema: pa.Schema, born_us: int, tag_us: int | None = None) -> Batch:
     width = len(schema)
     times = records.column(width).to_numpy()
     late = records.column(width + 1).to_numpy() if records.num_columns > width + 1 else None
-    return Batch(pa.RecordBatch.from_arrays(records.columns[:width], schema=schema), times, born_us, late)
+    return Batch(pa.RecordBatch.from_arrays(records.columns[:width], schema=schema), times, born_us, late, tag_us)
 
 
 def concat(batches: list[Batch]) -> Batch:
@@ -84,4 +95,11 @@ def concat(batches: list[Batch]) -> Batch:
         np.concatenate([b.times for b in batches]),
         min(b.born_us for b in batches),
         np.concatenate(late) if late else None,
+        _drawn_tag(batches),
     )
+
+
+def _drawn_tag(batches: list[Batch]) -> int | None:
+    """The tag of a batch drawn by its share of the records: again that of a record drawn from them all."""
+    ends = list(accumulate(batch.rows for batch in batches))
+    return batches[bisect_right(ends, random.randrange(ends[-1]))].tag_us if ends[-1] else batches[0].tag_us

@@ -8,10 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from headrace.graph.memory import engine_of
+from headrace.graph.combining import can_combine
 from headrace.graph.nodes import (
     JoinNode,
     Node,
+    PaneNode,
     ProcessNode,
     ReduceNode,
     SinkNode,
@@ -22,16 +23,20 @@ from headrace.graph.stages import Edge, Stage
 from headrace.graph.windows import CountWindow, SessionWindow, TimeWindow, WholeInput
 from headrace.runtime.edges import Combiner, EdgeWriter
 from headrace.runtime.ends import Sink, Source
+from headrace.runtime.frames import sender_id
 from headrace.runtime.joining import Join
-from headrace.runtime.links import Link, Links, sender_id
-from headrace.runtime.meter import ChannelMeter
+from headrace.runtime.links import Link, Links
+from headrace.runtime.meter import ChannelMeter, StepMeter
 from headrace.runtime.operators import Forward, Operator, Transform
+from headrace.runtime.paned import PanedReduce
 from headrace.runtime.plan import JobPlan
 from headrace.runtime.process import Process
 from headrace.runtime.reducing import CountReduce, Place, Reduce, RunningReduce, WholeInputReduce, make_table
 from headrace.runtime.sessions import SessionReduce
+from headrace.runtime.sharedpanes import SharedPanes
+from headrace.runtime.stamps import Stamp
 from headrace.runtime.usercode import Guard
-from headrace.runtime.windowed import DirectReduce, PanedReduce
+from headrace.runtime.windowed import DirectReduce
 from headrace.state.table import Partials
 
 DeadLetter = Callable[[str, str, str], None]
@@ -53,6 +58,9 @@ def build_operators(
         node = plan.graph.by_name[name]
         guard = guards[name] = Guard(name, node.options.on_error or plan.graph.on_error, dead_letter)
         operators[name] = build_operator(plan, node, guard)
+        operators[name].meter.read_write = node.options.latency == "read-write"
+    for operator in operators.values():
+        operator.meter.ages.share = plan.settings.sample_share
     if at.first == at.last:  # in a longer leg links decide, edge by edge
         for edge in layout.edges:
             if edge.border is None and edge.source in operators:
@@ -73,6 +81,8 @@ def build_operator(plan: JobPlan, node: Node, guard: Guard) -> Operator:
         case ReduceNode():
             schema, out = plan.schema_into(node.name), plan.schemas[node.name]
             return build_reduce(node, schema, out, guard, Place(slices), eager=plan.eager)
+        case PaneNode():
+            return SharedPanes(node.table, plan.schema_into(node.name), guard, Place(slices))
         case ProcessNode():
             schema, out = plan.schema_into(node.name), plan.schemas[node.name]
             return Process(node, schema, out, guard, slices, debug=settings.debug_state)
@@ -93,25 +103,13 @@ def build_reduce(
         case None:
             return RunningReduce(node, schema, out, guard, place, eager=eager)
         case TimeWindow():
-            paned = can_combine(node)
-            return (PanedReduce if paned else DirectReduce)(node, schema, out, guard, place)
+            return (PanedReduce if can_combine(node) else DirectReduce)(node, schema, out, guard, place)
         case SessionWindow():
             return SessionReduce(node, schema, out, guard, place)
         case CountWindow():
             return CountReduce(node, schema, out, guard, place)
         case WholeInput():
             return WholeInputReduce(node, schema, out, guard, place)
-
-
-def can_combine(node: ReduceNode) -> bool:
-    """Whether partial aggregates may be made before the shuffle and shared between windows."""
-    if not node.mergeable or any(getattr(reducer, "early", None) is not None for _, reducer in node.reducers):
-        return False
-    if node.coverage is not None or engine_of(node)[0] == "mr":
-        return False  # coverage counts records, and MR-hash wants them as they are
-    return isinstance(node.window, (WholeInput, type(None))) or (
-        isinstance(node.window, TimeWindow) and not node.window.versioned
-    )
 
 
 def build_edges(
@@ -133,30 +131,40 @@ def build_edges(
 
 
 def build_links(
-    plan: JobPlan, stage: Stage, index: int, operators: Mapping[str, Operator], border: Mapping[int, EdgeWriter]
-) -> Links:
+    plan: JobPlan, stage: Stage, index: int, operators: Mapping[str, Operator], border: list[EdgeWriter],
+    stamp: Stamp,
+) -> Links:  # fmt: skip
     """The edges of a leg of several stages at one of them, wired to the operators it hosts."""
     links: dict[int, Link] = {}
     origins = {step.name: step.origin for step in plan.layout.passes}
+    ways_out = {edge.edge.id: edge for edge in border}
     sender = sender_id(stage.index - stage.first, index)
     for edge in plan.layout.inside(stage):
+        ends = {edge.source, edge.target}
+        if ends <= operators.keys() and not ends & plan.layout.movable:
+            operators[edge.source].outputs.append((operators[edge.target], edge.port))
+            continue  # both stay here
         writer = None
         if stage.index < stage.last:
             inner = replace(edge, keys=(), keyed=False, spread=False)
             own = range(index, index + 1)
             writer = EdgeWriter(inner, sender, stage.subtasks, own, plan.settings.slices, np.zeros(0, np.int64))
-        target = border.get(edge.id) or operators.get(edge.target)
+        target = ways_out.get(edge.id) or operators.get(edge.target)
+        step = target.meter if isinstance(target, Operator) else StepMeter(edge.target)
+        meter = ChannelMeter(edge.id, step, plan.settings.sample_share, stamp)
         schema = plan.schemas[origins.get(edge.source, edge.source)]
-        links[edge.id] = Link(edge, schema, target, writer, ChannelMeter(edge.id))
+        links[edge.id] = Link(edge, schema, target, writer, meter)
         if edge.source in operators:
             operators[edge.source].outputs.append((links[edge.id], edge.port))
-    return Links(plan.layout, stage, links)
+    return Links(plan.layout, stage, links, stamp)
 
 
 def build_combiner(
     plan: JobPlan, edge: Edge, guards: dict[str, Guard], dead_letter: DeadLetter | None
 ) -> Combiner | None:
     node = plan.graph.by_name.get(edge.target)
+    if isinstance(node, PaneNode):
+        node = node.table
     if not isinstance(node, ReduceNode) or not can_combine(node):
         return None
     if node.late == "shed" and plan.eager:

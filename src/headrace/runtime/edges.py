@@ -14,6 +14,7 @@ from headrace.graph.stages import Edge
 from headrace.graph.windows import NEVER_US, TimeWindow
 from headrace.runtime.batch import Batch, concat, to_wire
 from headrace.runtime.frames import Frame, Kind
+from headrace.runtime.stamps import Stamp
 from headrace.state.grouping import Rows
 from headrace.state.hashing import slices_of
 from headrace.state.table import Partials
@@ -59,6 +60,8 @@ class EdgeWriter:
     ``targets`` are the receivers it reaches: all of them through a shuffle, its own index otherwise.
     A spread edge gives the first ``active`` of them records in turn. ``since_us``: when the clock of
     what is to be sent began; it leaves after ``deadline_us`` or with ``limit_bytes``, whatever is first.
+    ``entered_us`` is the sum over the pending rows of when each came: with it a row's mean wait is known
+    at the cut; what a source let wait, in place of the buffer, counts too. It is the open buffer's, so that of each receiver's part of it only in the mean.
     """
 
     edge: Edge
@@ -77,6 +80,9 @@ class EdgeWriter:
     pending_late: list[Batch] = field(default_factory=list)
     pending_bytes: int = 0
     opened_us: int = 0
+    pending_rows: int = 0
+    entered_us: int = 0
+    stamp: Stamp = field(default_factory=Stamp)
     watermark_us: int = NEVER_US
     told_us: int = NEVER_US
     sequences: list[int] = field(default_factory=list)
@@ -87,8 +93,10 @@ class EdgeWriter:
         self.sent = np.zeros(self.slices if self.edge.keyed else 1, np.int64)
 
     def receive(self, port: int, batch: Batch) -> None:
-        if not self.opened_us:
-            self.opened_us = now_us()
+        now = now_us()
+        self.opened_us = self.opened_us or now
+        self.pending_rows += batch.rows
+        self.entered_us += batch.rows * (now - batch.held_us)
         (self.pending if batch.late is None else self.pending_late).append(batch)
         self.pending_bytes += batch.records.nbytes
 
@@ -115,13 +123,13 @@ class EdgeWriter:
             partial = self.combiner.combine(batch) if self.combiner is not None else None
             if partial is not None:
                 keys = partial.columns[1 : 1 + len(self.edge.keys)]
-                self._ship(Kind.PARTIAL, partial, keys, batch.born_us, shipped_us, rows)
+                self._ship(Kind.PARTIAL, partial, keys, batch, shipped_us, rows)
             else:
                 self._ship_batch(Kind.DATA, batch, shipped_us, rows)
         if self.pending_late:
             self._ship_batch(Kind.LATE, concat(self.pending_late), shipped_us, rows)
         self.pending, self.pending_late = [], []
-        self.pending_bytes = self.opened_us = self.since_us = 0
+        self.pending_bytes = self.pending_rows = self.opened_us = self.entered_us = self.since_us = 0
         if self.watermark_us > self.told_us:
             self.told_us = self.watermark_us
             for receiver in self.targets:
@@ -134,16 +142,16 @@ class EdgeWriter:
 
     def _ship_batch(self, kind: Kind, batch: Batch, shipped_us: int, rows: list[list[bytes]]) -> None:
         keys = [batch.records.column(key) for key in self.edge.keys]
-        self._ship(kind, to_wire(batch), keys, batch.born_us, shipped_us, rows)
+        self._ship(kind, to_wire(batch), keys, batch, shipped_us, rows)
 
     def _ship(
-        self, kind: Kind, records: pa.RecordBatch, keys: list[pa.Array], born_us: int, shipped_us: int,
+        self, kind: Kind, records: pa.RecordBatch, keys: list[pa.Array], batch: Batch, shipped_us: int,
         rows: list[list[bytes]],
     ) -> None:  # fmt: skip
         if not self.edge.keyed:
             for receiver, part in self._shares(records):
                 total = np.array([part.num_rows], np.uint32)
-                frame = self._data(kind, receiver, part, _SMALL_SLICE, total, born_us, shipped_us)
+                frame = self._data(kind, receiver, part, _SMALL_SLICE, total, batch, shipped_us)
                 rows[receiver].append(frame.encode())
             self.sent[0] += records.num_rows
             return
@@ -155,7 +163,7 @@ class EdgeWriter:
             mine = np.flatnonzero(routes == receiver)
             part = records.take(pa.array(mine)) if len(mine) < records.num_rows else records
             held = np.flatnonzero((counts > 0) & (self.table == receiver)).astype(np.uint16)
-            frame = self._data(kind, receiver, part, held, counts[held].astype(np.uint32), born_us, shipped_us)
+            frame = self._data(kind, receiver, part, held, counts[held].astype(np.uint32), batch, shipped_us)
             rows[receiver].append(frame.encode())
 
     def _shares(self, records: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
@@ -170,12 +178,17 @@ class EdgeWriter:
 
     def _data(
         self, kind: Kind, receiver: int, records: pa.RecordBatch, slices: npt.NDArray[np.uint16],
-        counts: npt.NDArray[np.uint32], born_us: int, shipped_us: int,
+        counts: npt.NDArray[np.uint32], batch: Batch, shipped_us: int,
     ) -> Frame:  # fmt: skip
         self.sequences[receiver] += 1
+        items, ahead = records.num_rows, self.stamp.offset_us
+        tag_us = batch.tag_us if batch.tag_us is not None else batch.born_us
         return Frame(
-            kind, self.edge.id, self.sender, self.sequences[receiver], records.num_rows, born_us,
-            self.opened_us, shipped_us, 0, slices, counts, records.serialize(),
+            kind, self.edge.id, self.sender, self.sequences[receiver], items, batch.born_us + ahead,
+            self.opened_us + ahead, shipped_us + ahead, 0, slices, counts, records.serialize(),
+            tagged_us=tag_us + ahead,
+            waited_us=items * (self.pending_rows * shipped_us - self.entered_us) // self.pending_rows,
+            settings=self.stamp.version,
         )  # fmt: skip
 
     def _time(self, kind: Kind, receiver: int) -> Frame:

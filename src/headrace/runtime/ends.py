@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -174,8 +175,11 @@ class Source(Operator):
             return
         self.meter.items_in += records.num_rows
         born_us = poll.due_us if poll.due_us is not None else now_us
+        last_us = poll.last_due_us if poll.last_due_us is not None else born_us
+        tag_us = random.randint(born_us, last_us)
+        held_us = max(now_us - (born_us + last_us) // 2, 0)
         if self.node.event_time is None:
-            self.emit(Batch(records, np.full(records.num_rows, now_us), born_us))
+            self.emit(Batch(records, np.full(records.num_rows, now_us), born_us, None, tag_us, held_us))
             return
         times, usable = event_times(records.column(self.node.event_time), self.node.time_unit, now_us)
         if not usable.all():
@@ -188,7 +192,7 @@ class Source(Operator):
             late = np.full(len(times), partition.newest_us - self.node.lateness_us)
             partition.newest_us = max(partition.newest_us, int(times.max()))
             late = late if np.any(times < late) else None
-        batch = Batch(records, times, born_us, late)
+        batch = Batch(records, times, born_us, late, tag_us, held_us)
         if late is None:
             self.emit(batch)
         else:

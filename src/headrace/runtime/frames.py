@@ -19,8 +19,21 @@ import pyarrow as pa
 
 from headrace.errors import CorruptionError
 
-_HEADER = struct.Struct("<BBHHIIqqqqHII")
-_VERSION = 1
+_HEADER = struct.Struct("<BBHHIIqqqqHIqqII")
+_VERSION = 2
+
+
+_MOST_SUBTASKS = 2_048
+
+
+def sender_id(hop: int, index: int) -> int:
+    """Who sent a buffer inside a leg: any of its earlier processes may have, none of another leg's."""
+    return (hop + 1) * _MOST_SUBTASKS + index
+
+
+def subtask_of(sender: int) -> int:
+    """The index of the subtask that a sender's number stands for."""
+    return sender % _MOST_SUBTASKS
 
 
 class Kind(IntEnum):
@@ -36,8 +49,12 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One frame. Times are µs since 1970; ``watermark_us`` counts for WATERMARK and END only.
+    """One frame. Times are µs since 1970 by the driver's clock; ``watermark_us`` (event time) counts for
+    WATERMARK and END only.
 
+    ``born_us`` is when the oldest item was due or read, ``tagged_us`` when one was that was drawn
+    at random; ``waited_us`` is how long all items together waited in the open buffer, and
+    ``settings`` the version of the settings that were in force when it was cut.
     ``sequence`` is contiguous from 1 per sender, edge and receiver. ``slices`` and ``counts`` say
     how many items of each slice are inside, for the audit that all that was sent was consumed.
     """
@@ -54,6 +71,9 @@ class Frame:
     slices: npt.NDArray[np.uint16] | None = None
     counts: npt.NDArray[np.uint32] | None = None
     body: pa.Buffer | bytes = b""
+    tagged_us: int = 0
+    waited_us: int = 0
+    settings: int = 0
 
     def encode(self) -> bytes:
         runs = b""
@@ -65,7 +85,8 @@ class Frame:
         size = len(body)
         fields = (
             _VERSION, self.kind, self.edge, self.sender, self.sequence, self.items, self.born_us,
-            self.opened_us, self.shipped_us, self.watermark_us, n_slices, size,
+            self.opened_us, self.shipped_us, self.watermark_us, n_slices, size, self.tagged_us,
+            self.waited_us, self.settings,
         )  # fmt: skip
         crc = zlib.crc32(body, zlib.crc32(runs, zlib.crc32(_HEADER.pack(*fields, 0))))
         return b"".join([_HEADER.pack(*fields, crc), runs, body])
@@ -80,12 +101,12 @@ def decode(payload: memoryview | bytes) -> Iterator[Frame]:
             fields = _HEADER.unpack_from(view, at)
         except struct.error:
             raise CorruptionError("a buffer between two stages is cut off") from None
-        n_slices, size, crc = fields[10], fields[11], fields[12]
+        n_slices, size, crc = fields[10], fields[11], fields[15]
         runs_at = at + _HEADER.size
         body_at = runs_at + 6 * n_slices
         end = body_at + size
         body = view[body_at:end]
-        expected = zlib.crc32(body, zlib.crc32(view[runs_at:body_at], zlib.crc32(_HEADER.pack(*fields[:12], 0))))
+        expected = zlib.crc32(body, zlib.crc32(view[runs_at:body_at], zlib.crc32(_HEADER.pack(*fields[:15], 0))))
         if fields[0] != _VERSION or end > len(view) or crc != expected:
             raise CorruptionError("a buffer between two stages was damaged on its way (checksum differs)")
         slices = np.frombuffer(view, np.uint16, n_slices, runs_at) if n_slices else None
@@ -93,7 +114,7 @@ def decode(payload: memoryview | bytes) -> Iterator[Frame]:
         edge, sender, sequence, items, born_us, opened_us, shipped_us, watermark_us = fields[2:10]
         yield Frame(
             Kind(fields[1]), edge, sender, sequence, items, born_us, opened_us, shipped_us, watermark_us,
-            slices, counts, bytes(body),
+            slices, counts, bytes(body), *fields[12:15],
         )  # fmt: skip
         at = end
 

@@ -36,6 +36,7 @@ class Inbound:
         self.consumed = {sender: np.zeros(self.slices if self.edge.keyed else 1, np.int64) for sender in senders}
         self.watermarks = dict.fromkeys(senders, NEVER_US)
         self.ended = set()
+        self.meter.forget()
 
     def accept(self, frame: Frame) -> bool:
         """Check a frame's place in its sender's sequence; False for one that came before."""

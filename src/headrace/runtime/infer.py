@@ -17,6 +17,7 @@ from headrace.graph.nodes import (
     Graph,
     JoinNode,
     Node,
+    PaneNode,
     ProcessNode,
     ReduceNode,
     SinkNode,
@@ -81,7 +82,7 @@ def _source(node: SourceNode, declared: pa.Schema | None) -> tuple[pa.Schema, pa
 
 def _step(node: Node, inputs: list[pa.RecordBatch], declared: pa.Schema | None) -> tuple[pa.Schema, pa.RecordBatch]:
     match node:
-        case SinkNode():
+        case SinkNode() | PaneNode():
             return inputs[0].schema, inputs[0]
         case TransformNode():
             return _transform(node, inputs[0], declared)

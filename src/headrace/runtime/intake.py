@@ -7,7 +7,6 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from headrace.errors import ProtocolError
-from headrace.graph.nodes import ReduceNode
 from headrace.graph.stages import Edge
 from headrace.runtime.batch import Batch, from_wire, wire_schema
 from headrace.runtime.edges import now_us
@@ -21,13 +20,14 @@ from headrace.runtime.operators import Operator
 from headrace.runtime.plan import JobPlan
 from headrace.runtime.queues import Waiting
 from headrace.runtime.reducing import Reduce
+from headrace.runtime.stamps import Stamp
 
 
 class Intake:
     """The receiving ends of all edges into one stage's subtask."""
 
-    def __init__(self, plan: JobPlan, stage: int, operators: Mapping[str, Operator]) -> None:
-        self._plan, self._stage = plan, stage
+    def __init__(self, plan: JobPlan, stage: int, operators: Mapping[str, Operator], stamp: Stamp) -> None:
+        self._plan, self._stage, self._stamp = plan, stage, stamp
         self._operators = operators
         self._within_leg = plan.layout.stages[stage].first < stage
         self._links: Links | None = None
@@ -71,6 +71,7 @@ class Intake:
                 if self._plan.eager:
                     inbound.operator.watermark(inbound.edge.port, inbound.lowest())
                 continue
+            inbound.operator.meter.arrived(row.queued_us)
             waiting, operator = self._waiting(inbound, frame, row.queued_us), inbound.operator
             if operator.queue is None:
                 operator.work(waiting)
@@ -110,24 +111,23 @@ class Intake:
         """A frame's records or partials, decoded."""
 
         def began(now: int) -> None:
-            inbound.meter.arrived(frame.items, frame.opened_us, frame.shipped_us, queued_us, now)
+            inbound.meter.served(frame, queued_us, now)
 
         data: Batch | pa.RecordBatch
         body = pa.py_buffer(frame.body)
+        born_us, tag_us = frame.born_us - self._stamp.offset_us, frame.tagged_us - self._stamp.offset_us
         if frame.kind is Kind.PARTIAL:
             assert inbound.partial_schema is not None
             data = pa.ipc.read_record_batch(body, inbound.partial_schema)
         else:
             schema = wire_schema(inbound.schema, late=frame.kind is Kind.LATE)
-            data = from_wire(pa.ipc.read_record_batch(body, schema), inbound.schema, frame.born_us)
-        return Waiting(inbound.edge.port, data, frame.born_us, frame.items, len(frame.body), began)
+            data = from_wire(pa.ipc.read_record_batch(body, schema), inbound.schema, born_us, tag_us)
+        return Waiting(inbound.edge.port, data, born_us, frame.items, len(frame.body), began, tag_us)
 
     def _make_inbound(self, edge: Edge) -> Inbound:
         plan, operator = self._plan, self._operators[edge.target]
-        node = plan.graph.by_name.get(edge.target)
         origin = next((p.origin for p in plan.layout.passes if p.name == edge.target), None)
         schema = plan.schemas[origin] if origin else plan.schema_into(edge.target, edge.port)
-        partial = (
-            operator.table.combined_schema if isinstance(operator, Reduce) and isinstance(node, ReduceNode) else None
-        )
-        return Inbound(edge, operator, schema, partial, plan.settings.slices, ChannelMeter(edge.id))
+        partial = operator.table.combined_schema if isinstance(operator, Reduce) else None
+        meter = ChannelMeter(edge.id, operator.meter, plan.settings.sample_share, self._stamp)
+        return Inbound(edge, operator, schema, partial, plan.settings.slices, meter)

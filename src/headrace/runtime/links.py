@@ -20,16 +20,11 @@ from headrace.runtime.edges import EdgeWriter, now_us
 from headrace.runtime.frames import Frame, Kind
 from headrace.runtime.inbox import Row
 from headrace.runtime.meter import ChannelMeter
-from headrace.runtime.operators import Operator, Receiver
+from headrace.runtime.operators import Receiver
+from headrace.runtime.stamps import Stamp
 
 LEG_END = 65_535
 """The edge of the one END that a stage sends to the next one of its leg."""
-_MOST_SUBTASKS = 2_048
-
-
-def sender_id(hop: int, index: int) -> int:
-    """Who sent a buffer inside a leg: any of its earlier processes may have, none of another leg's."""
-    return (hop + 1) * _MOST_SUBTASKS + index
 
 
 @dataclass(slots=True)
@@ -58,7 +53,7 @@ class Link:
             raise ProtocolError(f"edge {self.edge.source} → {self.edge.target} has no way on from here")
         return way
 
-    def deliver(self, frame: Frame) -> None:
+    def deliver(self, frame: Frame, ahead_us: int) -> None:
         """Serve a buffer of an earlier process; its number must be higher than the last one's."""
         if frame.kind is Kind.WATERMARK:
             self._next.watermark(self.edge.port, frame.watermark_us)
@@ -70,14 +65,16 @@ class Link:
         records = pa.ipc.read_record_batch(
             pa.py_buffer(frame.body), wire_schema(self.schema, late=frame.kind is Kind.LATE)
         )
-        self._next.receive(self.edge.port, from_wire(records, self.schema, frame.born_us))
+        self._next.receive(
+            self.edge.port, from_wire(records, self.schema, frame.born_us - ahead_us, frame.tagged_us - ahead_us)
+        )
 
 
 class Links:
     """All links of one subtask of a leg with several stages, and the way through for buffers."""
 
-    def __init__(self, layout: Layout, stage: Stage, links: Mapping[int, Link]) -> None:
-        self._layout, self._stage = layout, stage
+    def __init__(self, layout: Layout, stage: Stage, links: Mapping[int, Link], stamp: Stamp) -> None:
+        self._stage, self._stamp = stage, stamp
         self._links = links
         self._upstream = _upstream(layout.inside(stage))
         self.ended = False
@@ -112,10 +109,9 @@ class Links:
             self._pass_on(frame)
             return
         if frame.kind < Kind.WATERMARK:
-            link.meter.arrived(frame.items, frame.opened_us, frame.shipped_us, row.queued_us, now_us())
-        link.deliver(frame)
-        if frame.kind < Kind.WATERMARK and isinstance(link.target, Operator):
-            link.target.meter.latency_ms.add((now_us() - frame.born_us) / 1000)
+            link.meter.step.arrived(row.queued_us)
+            link.meter.served(frame, row.queued_us, now_us())
+        link.deliver(frame, self._stamp.offset_us)
 
     def _pass_on(self, frame: Frame) -> None:
         """Send a buffer on, behind what waits on its edge or on edges that lead to it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -59,7 +60,15 @@ class Operator:
         if self.queue is None:
             self.process(port, batch)
         elif batch.rows:
-            self.queue.put(Waiting(port, batch, batch.born_us, batch.rows, batch.records.nbytes))
+            self._enqueue(Waiting(port, batch, batch.born_us, batch.rows, batch.records.nbytes))
+
+    def receive_partial(self, port: int, partial: pa.RecordBatch, born_us: int, tag_us: int | None = None) -> None:
+        """Take partial aggregates; only reduce steps are sent any."""
+        waiting = Waiting(port, partial, born_us, partial.num_rows, partial.nbytes, tag_us=tag_us)
+        if self.queue is None:
+            self.work(waiting)
+        else:
+            self._enqueue(waiting)
 
     def watermark(self, port: int, watermark_us: int) -> None:
         if self.queue is None:
@@ -73,22 +82,24 @@ class Operator:
             waiting.began(time.time_ns() // 1000)
         if isinstance(waiting.data, Batch):
             self.process(waiting.port, waiting.data)
-        else:
-            self.receive_partial(waiting.port, waiting.data, waiting.born_us)
-        if waiting.began is not None:
-            self.meter.latency_ms.add((time.time_ns() // 1000 - waiting.born_us) / 1000)
+            return
+        visit = self.meter.enter(waiting.rows, waiting.tag_us)
+        self.on_partial(waiting.port, waiting.data, waiting.born_us)
+        self.meter.leave(visit)
 
     def process(self, port: int, batch: Batch) -> None:
         """Process records now."""
         if batch.rows:
-            started = time.perf_counter_ns()
-            inner = self.meter.inner_ns
+            visit = self.meter.enter(batch.rows, batch.tag_us)
             self.on_batch(port, batch)
-            self.meter.consumed(batch, time.perf_counter_ns() - started - (self.meter.inner_ns - inner))
+            self.meter.leave(visit)
 
-    def receive_partial(self, port: int, partial: pa.RecordBatch, born_us: int) -> None:
-        """Take partial aggregates from before the shuffle; only reduce steps are sent any."""
-        raise NotImplementedError
+    def _enqueue(self, waiting: Waiting) -> None:
+        """Let what a step of the same subtask sent wait for its turn."""
+        assert self.queue is not None
+        arrived_us = time.time_ns() // 1000
+        self.meter.arrived(arrived_us)
+        self.queue.put(replace(waiting, began=lambda now_us: self.meter.dequeued(now_us - arrived_us)))
 
     def advance(self, port: int, watermark_us: int) -> None:
         """An input has come so far; it takes effect when all inputs have."""
@@ -97,24 +108,30 @@ class Operator:
             lowest = lowest_of(self._watermarks)
             if lowest > self.watermark_us:
                 self.watermark_us = lowest
-                self.on_watermark(lowest)
+                with self.meter.aside():
+                    self.on_watermark(lowest)
                 for target, target_port in self.outputs:
                     target.watermark(target_port, lowest)
 
     def emit(self, batch: Batch) -> None:
         if batch.rows:
-            self.meter.items_out += batch.rows
-            started = time.perf_counter_ns()
+            if batch.tag_us is None:
+                batch.tag_us = self.meter.tag_for(batch.born_us)
+            started_ns = self.meter.wrote(batch.rows)
             for target, port in self.outputs:
                 target.receive(port, batch)
-            self.meter.inner_ns += time.perf_counter_ns() - started
+            self.meter.inner_ns += time.perf_counter_ns() - started_ns
 
     def begin_epoch(self) -> None:
         """Forget watermarks: every epoch's senders promise anew, never less than before."""
         self._watermarks = [NEVER_US] * len(self._watermarks)
         self.watermark_us = NEVER_US
+        self.meter.begin_epoch()
 
     def on_batch(self, port: int, batch: Batch) -> None:
+        raise NotImplementedError
+
+    def on_partial(self, port: int, partial: pa.RecordBatch, born_us: int) -> None:
         raise NotImplementedError
 
     def on_watermark(self, watermark_us: int) -> None:
@@ -229,7 +246,7 @@ class Transform(Operator):
         times, usable = event_times(records.column(self._time[0]), self._time[1], 2**61)
         if not usable.all():
             raise DataError("returned rows without a usable event time")
-        return Batch(records, times, batch.born_us)
+        return Batch(records, times, batch.born_us, tag_us=batch.tag_us)
 
     def _single(self, part: Batch) -> Batch:
         """Rows of one time and one promise: whatever the function makes of them has these too."""

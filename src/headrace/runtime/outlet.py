@@ -9,11 +9,12 @@ import pyarrow as pa
 
 from headrace.runtime.build import DeadLetter, build_edges, build_links
 from headrace.runtime.edges import EdgeWriter, now_us
-from headrace.runtime.frames import Frame, Kind
-from headrace.runtime.links import LEG_END, Links, sender_id
-from headrace.runtime.operators import Operator
+from headrace.runtime.frames import Frame, Kind, sender_id
+from headrace.runtime.links import LEG_END, Links
+from headrace.runtime.operators import Operator, Receiver
 from headrace.runtime.orders import Orders
 from headrace.runtime.plan import JobPlan, Ticket
+from headrace.runtime.stamps import Stamp
 from headrace.runtime.usercode import Guard
 
 ROW_SCHEMA = pa.schema([("route", pa.int32()), ("payload", pa.binary())])
@@ -24,11 +25,12 @@ _SAME_ROW = 2
 class Outlet:
     """The sending ends of all edges out of one stage's subtask, and the links within its leg."""
 
-    def __init__(self, plan: JobPlan, stage: int) -> None:
-        self._plan, self._stage = plan, plan.layout.stages[stage]
+    def __init__(self, plan: JobPlan, stage: int, stamp: Stamp) -> None:
+        self._plan, self._stage, self._stamp = plan, plan.layout.stages[stage], stamp
         self._edges: list[EdgeWriter] = []
         self._index = 0
         self._moved = False
+        self._places = plan.layout.stage_of
         self.links: Links | None = None
         self.orders = Orders()
 
@@ -40,7 +42,8 @@ class Outlet:
         plan, stage = self._plan, self._stage
         self._index = index
         for operator in operators.values():
-            operator.outputs = [(t, p) for t, p in operator.outputs if isinstance(t, Operator)]
+            stay: list[tuple[Receiver, int]] = [(t, p) for t, p in operator.outputs if isinstance(t, Operator)]
+            operator.outputs = stay if stage.first == stage.last else []
         border = build_edges(plan, stage.index, index, guards, dead_letter) if stage.index == stage.last else []
         places = np.array(ticket.places, np.int64)
         for edge in border:
@@ -51,8 +54,10 @@ class Outlet:
                 operators[edge.edge.source].outputs.append((edge, 0))
             self._edges = border
         else:
-            self.links = build_links(plan, stage, index, operators, {edge.edge.id: edge for edge in border})
+            self.links = build_links(plan, stage, index, operators, border, self._stamp)
             self._edges = [*self.links.writers, *border]
+        for edge in self._edges:
+            edge.stamp = self._stamp
         self.obey(self.orders)
         self._move()
 
@@ -60,6 +65,7 @@ class Outlet:
         """Take new orders; a change of chains waits until all that is buffered has left."""
         self._moved = self.links is not None and orders.chained != self.orders.chained
         self.orders = orders
+        self._stamp.version = orders.version
         settings, active = self._plan.settings, orders.active.get(self._stage.index + 1)
         for edge in self._edges:
             sender = (edge.edge.id, self._index)
@@ -71,8 +77,13 @@ class Outlet:
     def _move(self) -> None:
         if self.links is not None:
             layout, chained = self._plan.layout, self.orders.chained
-            self.links.place(layout.places(layout.chained if chained is None else chained))
+            self._places = layout.places(layout.chained if chained is None else chained)
+            self.links.place(self._places)
         self._moved = False
+
+    def is_here(self, step: str) -> bool:
+        """Whether this stage is a step's place now; others of its leg only help out while chains move."""
+        return self._places[step] == self._stage.index
 
     def look(self, now: int, *, from_source: bool) -> None:
         """Start the clock of what is new; at a source it started when the records were due."""

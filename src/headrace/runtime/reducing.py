@@ -202,8 +202,7 @@ class RunningReduce(Reduce):
         rows = np.unique(self.table.absorb(batch.records, self.key_columns(batch.records), 0, batch.times))
         self._changed(rows, int(batch.times.max()), batch.born_us)
 
-    def receive_partial(self, port: int, partial: pa.RecordBatch, born_us: int) -> None:
-        self.meter.items_in += partial.num_rows
+    def on_partial(self, port: int, partial: pa.RecordBatch, born_us: int) -> None:
         self._changed(np.unique(self.table.absorb_partial(partial)), self._newest_us, born_us)
 
     def _changed(self, rows: Rows, newest_us: int, born_us: int) -> None:
@@ -231,8 +230,7 @@ class WholeInputReduce(Reduce):
         touched = self.states.absorb(batch.records, self.key_columns(batch.records), 0, batch.times)
         self._emit_early(touched, int(batch.times.max()), batch.born_us)
 
-    def receive_partial(self, port: int, partial: pa.RecordBatch, born_us: int) -> None:
-        self.meter.items_in += partial.num_rows
+    def on_partial(self, port: int, partial: pa.RecordBatch, born_us: int) -> None:
         self._emit_early(self.states.absorb_partial(partial), 0, born_us)
 
     def on_watermark(self, watermark_us: int) -> None:

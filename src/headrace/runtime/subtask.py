@@ -6,14 +6,12 @@ ends of those that leave. It never blocks in the input: a reader thread fills th
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-import psutil
 import pyarrow as pa
 
 from headrace.connect.sink import SinkContext, Staged
@@ -30,12 +28,13 @@ from headrace.runtime.orders import Orders
 from headrace.runtime.outlet import Outlet
 from headrace.runtime.plan import Description, JobPlan, Ticket
 from headrace.runtime.reducing import Reduce
+from headrace.runtime.reporting import Reporter
 from headrace.runtime.scheduler import Scheduler
+from headrace.runtime.stamps import Stamp
 from headrace.state.changes import Pending, Store
 from headrace.state.loading import load_slices
 from headrace.tokens import Token
 
-DEAD_LETTERS = "dead_letters"
 _BUSY_ROWS_PER_TURN = 1_000_000
 _IDLE_WAIT_S = 0.05
 _LISTEN_EVERY_US = 20_000
@@ -50,6 +49,10 @@ class Control(Protocol):
         """Messages that have come since; never blocks."""
         ...
 
+    def offset_us(self) -> int:
+        """How far this host's clock is behind the driver's."""
+        ...
+
 
 class Subtask:
     """One subtask's operators and state.
@@ -61,21 +64,23 @@ class Subtask:
     def __init__(self, plan: JobPlan, stage: int) -> None:
         self.plan, self.stage = plan, stage
         self.version: tuple[Token | None, int | None, int] | None = None
-        self._letters: list[dict[str, str]] = []
-        dead_letter = self._dead_letter if plan.graph.dead_letter is not None else None
+        self._letters: dict[str, list[dict[str, str]]] = {}
+        dead_letter = self._dead_letter if plan.graph.letters else None
         self._operators, self._guards = build_operators(plan, stage, dead_letter)
         self._sources = [o for o in self._operators.values() if isinstance(o, Source)]
         self._sinks = [o for o in self._operators.values() if isinstance(o, Sink)]
-        self._letter_sink = Sink(SinkNode(DEAD_LETTERS, plan.graph.dead_letter, ())) if plan.graph.dead_letter else None
-        self._intake = Intake(plan, stage, self._operators)
-        self._outlet = Outlet(plan, stage)
+        self._letter_sinks = {name: Sink(SinkNode(name, sink, ())) for name, sink in plan.graph.letter_sinks.items()}
+        self._stamp = Stamp()
+        self._intake = Intake(plan, stage, self._operators, self._stamp)
+        self._outlet = Outlet(plan, stage, self._stamp)
         self._scheduler = Scheduler(plan, stage, self._operators)
-        self._process = psutil.Process()
+        self._reporter = Reporter(
+            plan, stage, self._operators, self._guards, self._intake, self._outlet, self._scheduler, self._stamp
+        )
         self._index = 0
         self._ticket: Ticket | None = None
-        self._reported_us = self._listened_us = 0
+        self._listened_us = 0
         self._told_end = self._input_over = False
-        self._counts: dict[str, int] = {}
         self._chunks: ChunkWriter | None = None
         self._stores: dict[str, tuple[str, Store]] = {
             f"{name}#{part}" if part else name: (name, store)
@@ -87,7 +92,8 @@ class Subtask:
         """Take part in an attempt: load the slices of its base, unless they are in memory already."""
         plan = self.plan
         self._index, self._ticket, self._control = index, ticket, control
-        self._counts = {}
+        self._stamp.offset_us = control.offset_us()
+        self._reporter.begin(index, ticket.token, control)
         self._told_end = False
         slices = [s for s in range(plan.settings.slices) if ticket.owns(s)]
         fresh = self.version is None
@@ -105,9 +111,9 @@ class Subtask:
             if fresh:
                 operator.restored(held[name])
             operator.begin_epoch()
-        for sink in [*self._sinks, *([self._letter_sink] if self._letter_sink else [])]:
+        for sink in (*self._sinks, *self._letter_sinks.values()):
             sink.open(self._sink_context(sink.name))
-        dead_letter = self._dead_letter if self._letter_sink is not None else None
+        dead_letter = self._dead_letter if self._letter_sinks else None
         self._outlet.orders = ticket.orders
         self._outlet.begin(index, ticket, self._operators, self._guards, dead_letter)
         self._intake.begin(index, self._outlet.links)
@@ -170,10 +176,8 @@ class Subtask:
         assert ticket is not None and chunks is not None
         chunks.write(self._swapped(), now_us())
         stored = chunks.finish()
-        staged: list[Staged] = [s for sink in self._sinks for s in sink.close()]
-        if self._letter_sink is not None:
-            staged += self._letter_sink.close()
-        self._report()
+        staged: list[Staged] = [s for sink in (*self._sinks, *self._letter_sinks.values()) for s in sink.close()]
+        self._reporter.send(now_us(), exhausted=self.has_sources and self.exhausted)
         self.version = (ticket.token, ticket.group, ticket.groups)
         return Description(
             self.stage,
@@ -183,7 +187,7 @@ class Subtask:
             self._outlet.sent(),
             self._intake.consumed(),
             tuple(staged),
-            dict(self._counts),
+            dict(self._reporter.counts),
             self.exhausted,
         )
 
@@ -258,9 +262,9 @@ class Subtask:
             for message in self._control.poll():
                 self._obey(message)
         ended = self.has_sources and self.exhausted and not self._told_end
-        if ended or now - self._reported_us > self.plan.settings.report_s * 1e6:
+        if ended or self._reporter.due(now):
             self._told_end = self._told_end or ended
-            self._report()
+            self._reporter.send(now, exhausted=self.has_sources and self.exhausted)
 
     def _obey(self, message: dict[str, Any]) -> None:
         """Settings from the driver."""
@@ -272,57 +276,22 @@ class Subtask:
         elif kind == "fenced":
             raise FencedError(str(message.get("why", "a newer attempt owns this work")))
 
-    def _report(self) -> None:
-        self._reported_us = now_us()
-        steps = [operator.meter.take() for operator in self._operators.values()]
-        for name, guard in self._guards.items():
-            if guard.skipped:
-                self._counts[f"skipped:{name}"] = self._counts.get(f"skipped:{name}", 0) + guard.skipped
-                guard.skipped = 0
-        for name, shed in self._scheduler.newly_shed().items():
-            self._counts[f"shed:{name}"] = self._counts.get(f"shed:{name}", 0) + shed
-        for figures in steps:
-            for what in ("in", "out", "late"):
-                name = f"{what}:{figures['step']}"
-                self._counts[name] = self._counts.get(name, 0) + figures[what]
-        cpu = self._process.cpu_times()
-        self._control.tell(
-            "report",
-            {
-                "stage": self.stage,
-                "index": self._index,
-                "token": str(self._ticket.token) if self._ticket else None,
-                "pid": os.getpid(),
-                "at_us": self._reported_us,
-                "steps": steps,
-                "channels": [meter.take() for meter in self._intake.meters()],
-                "cpu_s": cpu.user + cpu.system,
-                "rss_bytes": self._process.memory_info().rss,
-                "exhausted": bool(self._sources) and self.exhausted,
-                "scheduler": self._scheduler.figures(),
-                "engines": {
-                    operator.name: [operator.choice.engine, operator.choice.reason]
-                    for operator in self._operators.values()
-                    if isinstance(operator, Reduce) and operator.choice is not None
-                },
-            },
-        )
-
     def _dead_letter(self, step: str, record: str, reason: str) -> None:
-        self._letters.append({"step": step, "record": record, "reason": reason})
+        name = self.plan.graph.letters_of(step)
+        if name is not None:
+            self._letters.setdefault(name, []).append({"step": step, "record": record, "reason": reason})
 
     def _write_letters(self) -> None:
-        if self._letters and self._letter_sink is not None:
-            records = pa.RecordBatch.from_pylist(self._letters)
-            self._letter_sink.on_batch(0, Batch(records, np.zeros(len(self._letters), np.int64), now_us()))
-            self._letters = []
+        for name, letters in self._letters.items():
+            records = pa.RecordBatch.from_pylist(letters)
+            self._letter_sinks[name].on_batch(0, Batch(records, np.zeros(len(letters), np.int64), now_us()))
+        self._letters = {}
 
     def _sink_context(self, step: str) -> Callable[[], SinkContext]:
         plan, ticket, control = self.plan, self._ticket, self._control
         assert ticket is not None
         node = plan.graph.by_name.get(step)
-        sink = node.sink if isinstance(node, SinkNode) else plan.graph.dead_letter
-        assert sink is not None
+        sink = node.sink if isinstance(node, SinkNode) else plan.graph.letter_sinks[step]
 
         def make() -> SinkContext:
             staging: Path = sink.staging_root(plan.checkpoint) / step / str(ticket.token)

@@ -1,9 +1,7 @@
-"""Reduce over event-time windows that tumble or slide.
+"""Reduce over event-time windows that tumble or slide: each window keeps its own aggregate.
 
-Where the reducers can be merged, each pane (highest common factor of size and slide) keeps one
-aggregate and windows are assembled from panes (C-MR, section 2.5). Otherwise, and for versioned
-windows, each window keeps its own. Windows close in the order of their ends, when the watermark
-has passed, whether or not data arrives.
+Where the reducers can be merged, ``runtime.paned`` takes this place. Windows close in the order of
+their ends, when the watermark has passed, whether or not data arrives.
 """
 
 from __future__ import annotations
@@ -15,11 +13,9 @@ from headrace.graph.nodes import ReduceNode
 from headrace.graph.windows import NEVER_US, TimeWindow
 from headrace.runtime.batch import Batch, Times
 from headrace.runtime.operators import Operator, timestamps
-from headrace.runtime.reducing import Place, Reduce, make_table
+from headrace.runtime.reducing import Place, Reduce
 from headrace.runtime.usercode import Guard
-from headrace.state.changes import Store
 from headrace.state.grouping import Rows
-from headrace.state.keyed import KeyedStore
 from headrace.state.table import GroupTable
 
 
@@ -44,121 +40,6 @@ def without_closed(operator: Operator, batch: Batch, window: TimeWindow) -> Batc
     closed = last_end(batch.times, window) <= reached
     operator.meter.late += int(closed.sum())
     return batch.where(~closed) if closed.any() else batch
-
-
-class PanedReduce(Reduce):
-    """Windows assembled from panes.
-
-    ``rest`` holds records that came too late for some of their windows but not for all: these are
-    added window by window, so that the answer does not depend on how far other inputs have come.
-    ``marks`` keeps with each slice up to where its windows have been emitted, since panes of
-    sliding windows outlive them. At an epoch's end every subtask has seen the same watermark, so
-    the highest mark among the slices loaded holds for all of them.
-    """
-
-    def __init__(self, node: ReduceNode, schema: pa.Schema, out: pa.Schema, guard: Guard, place: Place) -> None:
-        super().__init__(node, schema, out, guard, place)
-        assert isinstance(node.window, TimeWindow)
-        self._window = node.window
-        self._rest = make_table(node, schema, out, guard, place.slices)
-        self._marks = KeyedStore(node.name, lambda keys: [int(str(key)) for key in keys])
-        self._held: list[int] = []
-        self._closed_us = self._marked_us = NEVER_US
-        self._born_us = 0
-
-    def stores(self) -> dict[str, Store]:
-        if self._window.tumbling:
-            return self.states.stores()
-        return {**self.states.stores(), "rest": self._rest, "marks": self._marks}
-
-    def restored(self, slices: list[int]) -> None:
-        self._held = slices
-        marks = [closed for _, _, closed in self._marks.all_of("closed")]
-        self._closed_us = self._marked_us = max(marks, default=NEVER_US)
-
-    def on_batch(self, port: int, batch: Batch) -> None:
-        self._born_us = batch.born_us
-        if batch.late is not None:
-            batch = self._sort_out_late(batch)
-        batch = without_closed(self, batch, self._window)
-        if batch.rows:
-            panes = self.panes_of(batch.times)
-            self._emit_early(self.states.absorb(batch.records, self.key_columns(batch.records), panes, batch.times))
-
-    def panes_of(self, times: Times) -> Times:
-        return times // self._window.pane_us
-
-    def receive_partial(self, port: int, partial: pa.RecordBatch, born_us: int) -> None:
-        self._born_us = born_us
-        self.meter.items_in += partial.num_rows
-        self._emit_early(self.states.absorb_partial(partial))
-
-    def _emit_early(self, touched: Rows) -> None:
-        """Keys that have reached ``at_least`` within one pane; windows of several panes tell when they end."""
-        if self.early and self._window.tumbling:
-            rows = self.early_rows(touched)
-            for pane in np.unique(self.table.pane_of(rows)).tolist():
-                of_pane = rows[self.table.pane_of(rows) == pane]
-                self._emit_window(self.table, of_pane, (pane + 1) * self._window.size_us)
-
-    def on_watermark(self, watermark_us: int) -> None:
-        while (end := self._next_end()) is not None and end <= watermark_us:
-            self._close(end)
-            self._closed_us = end
-            for pane in self.states.panes():
-                if int(last_end(np.array([pane * self._window.pane_us]), self._window)[0]) > end:
-                    break
-                self.states.drop_pane(pane)
-
-    def on_epoch_end(self) -> None:
-        if not self._window.tumbling and self._closed_us != self._marked_us:
-            self._marked_us = self._closed_us
-            for slice in self._held:
-                self._marks.set("closed", slice, None, self._closed_us)
-
-    def _next_end(self) -> int | None:
-        """The earliest window that may have something to emit."""
-        ends = self._rest.panes()[:1]
-        panes = self.states.panes()
-        if panes:
-            first = int(first_end(np.array([panes[0] * self._window.pane_us]), self._window)[0])
-            ends.append(max(first, self._closed_us + self._window.every_us))
-        return min(ends, default=None)
-
-    def _close(self, end: int) -> None:
-        window = self._window
-        first, last = (end - window.size_us) // window.pane_us, end // window.pane_us
-        late = self._rest.rows_of(end)
-        rest = self._rest.export(late) if len(late) else None
-        for table, rows in self.states.settled(range(first, last), rest):
-            self._emit_window(table, rows[self.final(table, rows)], end)
-        self._rest.drop(late)
-
-    def _emit_window(self, table: GroupTable, rows: Rows, end: int) -> None:
-        if len(rows):
-            n = len(rows)
-            bounds = [timestamps(end - self._window.size_us, n), timestamps(end, n)]
-            self.emit(Batch(self.results(rows, bounds, table), np.full(n, end - 1), self._born_us))
-
-    def _sort_out_late(self, batch: Batch) -> Batch:
-        """Drop and count what is too late for all its windows; keep what is in time for all."""
-        assert batch.late is not None
-        first, last = first_end(batch.times, self._window), last_end(batch.times, self._window)
-        dropped = last <= batch.late
-        self.meter.late += int(dropped.sum())
-        some = ~dropped & (first <= batch.late)
-        if some.any():
-            part, ends, late = batch.where(some), first[some], batch.late[some]
-            while True:
-                inside = ends <= last[some]
-                if not inside.any():
-                    break
-                timely = part.where(inside & (ends > late))
-                if timely.rows:
-                    panes = ends[inside & (ends > late)]
-                    self._rest.absorb(timely.records, self.key_columns(timely.records), panes, timely.times)
-                ends = ends + self._window.every_us
-        return batch.where(~dropped & ~some)
 
 
 class DirectReduce(Reduce):

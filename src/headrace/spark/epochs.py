@@ -41,7 +41,11 @@ class Member:
 
 @dataclass(slots=True)
 class Coordinator:
-    """One run of one query. ``query`` numbers the query within the driver: older workers are fenced."""
+    """One run of one query. ``query`` numbers the query within the driver: older workers are fenced.
+
+    ``owners`` are the subtasks that own slices in the running attempt, stage by stage; ``orders`` may want
+    more or fewer from the next one on.
+    """
 
     plan: JobPlan
     versions: Versions
@@ -54,6 +58,7 @@ class Coordinator:
     sealed: Manifest | None = None
     planned: bool = False
     orders: Orders = field(default_factory=Orders)
+    owners: list[list[int]] = field(default_factory=list)
     on_sealed: Callable[[Manifest, list[Description]], None] | None = None
 
     def new_query(self) -> int:
@@ -91,6 +96,7 @@ class Coordinator:
             return []
         self.planned = True
         owners = [self._assign(stage.index) for stage in self.plan.layout.stages]
+        self.owners = owners
         return [self._ticket(place, owners) for place in self.members]
 
     def loaded(self, sender: bytes, body: dict[str, Any]) -> list[Reply]:

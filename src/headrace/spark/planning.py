@@ -10,13 +10,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.api.job import Job
+from headrace.api.job import Jobs, graph_of
 from headrace.config import Settings
 from headrace.connect.collect import CollectHere, collect_sink
 from headrace.errors import CorruptionError, GraphError
-from headrace.graph.nodes import Graph, Node, ReduceNode, SinkNode, SourceNode
+from headrace.graph.nodes import Graph, Node, PaneNode, ReduceNode, SinkNode, SourceNode
 from headrace.graph.pruning import needed_columns
 from headrace.graph.render import describe
+from headrace.graph.sharing import share
 from headrace.graph.stages import lay_out
 from headrace.graph.validate import validate
 from headrace.runtime.infer import infer
@@ -25,15 +26,17 @@ from headrace.state.hashing import HASH_ID
 from headrace.state.segments import FORMAT_ID
 
 
-def plan_job(job: Job, checkpoint: Path, settings: Settings, *, collect: bool = False) -> JobPlan:
-    """Validate a job, fix its schemas and lay it out in stages.
+def plan_job(job: Jobs, checkpoint: Path, settings: Settings, *, collect: bool = False) -> JobPlan:
+    """Validate a job, or several that run together, fix its schemas and lay it out in stages.
 
     ``collect``: replace all sinks by ones that keep their rows under the checkpoint, and give one to
     every stream that nothing reads.
     """
-    graph = job.graph(need_sink=not collect)
+    graph = graph_of(job, need_sink=not collect)
     graph = collecting(graph, checkpoint / "collected", every=collect)
     validate(graph)
+    if settings.share:
+        graph = share(graph)
     if settings.mode == "batch":
         for node in graph.nodes:
             if isinstance(node, SourceNode) and not node.source.bounded:
@@ -64,6 +67,8 @@ def pruned(graph: Graph, schemas: dict[str, pa.Schema]) -> dict[str, pa.Schema]:
     for node in graph.nodes:
         if isinstance(node, SourceNode) and (columns := needed_columns(graph, node)):
             narrow[node.name] = pa.schema([field for field in schemas[node.name] if field.name in columns])
+        elif isinstance(node, PaneNode) and node.inputs[0] in narrow:
+            narrow[node.name] = narrow[node.inputs[0]]
     return narrow
 
 
@@ -106,6 +111,6 @@ def known_schemas(checkpoint: Path) -> dict[str, pa.Schema]:
 
 def _shape(node: Node) -> str:
     """What a step's state depends on: not its function, which may be mended, but its parameters."""
-    if isinstance(node, ReduceNode):
+    if isinstance(node, (ReduceNode, PaneNode)):
         return describe(node)
     return type(node).__name__

@@ -6,7 +6,6 @@ from headrace.connect.sink import Sink
 from headrace.connect.staging import discard_staging
 from headrace.graph.nodes import SinkNode
 from headrace.runtime.plan import JobPlan
-from headrace.runtime.subtask import DEAD_LETTERS
 from headrace.state.versions import Manifest, Versions
 from headrace.tokens import Token
 
@@ -14,9 +13,7 @@ from headrace.tokens import Token
 def sinks_of(plan: JobPlan) -> dict[str, Sink]:
     """All sinks by step, the dead-letter sink included."""
     sinks: dict[str, Sink] = {node.name: node.sink for node in plan.graph.nodes if isinstance(node, SinkNode)}
-    if plan.graph.dead_letter is not None:
-        sinks[DEAD_LETTERS] = plan.graph.dead_letter
-    return sinks
+    return sinks | plan.graph.letter_sinks
 
 
 def publish(plan: JobPlan, manifest: Manifest) -> None:

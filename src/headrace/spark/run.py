@@ -8,18 +8,21 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
 
+from headrace.actuate.controller import Controller, Kept, open_trace
+from headrace.actuate.ranks import Ranks
+from headrace.actuate.topology import control_job, overrides_of
 from headrace.channel.server import ChannelServer, Reply
 from headrace.connect.collect import Collect, read_collected
 from headrace.connect.console import ConsoleSink
-from headrace.errors import HeadraceError, RunFailedError
+from headrace.errors import ConfigError, HeadraceError, RunFailedError
 from headrace.graph.nodes import SinkNode
-from headrace.measure.figures import LatencyFigures, figures_of
+from headrace.measure.flows import LatencyFigures, figures_of
 from headrace.runtime.orders import Orders
 from headrace.runtime.plan import Description, JobPlan
 from headrace.spark.commits import committed, last_committed
@@ -27,6 +30,7 @@ from headrace.spark.compaction import Compactor
 from headrace.spark.engines import BatchEngine, Engine, MicrobatchEngine, RealtimeEngine
 from headrace.spark.epochs import Coordinator
 from headrace.spark.failures import Failure, translated, understand
+from headrace.spark.hearing import Heard, Hearing
 from headrace.spark.leases import Workers
 from headrace.spark.planning import identity
 from headrace.spark.publishing import publish, recover
@@ -34,9 +38,11 @@ from headrace.spark.shipping import ship_by_value
 from headrace.spark.status import Event, State, Status
 from headrace.state.versions import Manifest, Versions
 from headrace.tokens import Token
+from headrace.units import Duration
 
 _log = logging.getLogger("headrace")
 _LOOP_S = 0.02
+_LEAST_EPOCH_S = 5.0
 _LONGEST_BACKOFF_S = 30.0
 
 
@@ -47,7 +53,10 @@ class Run:
     (epoch, stage, subtask, parent process, process), where a parent stands for an executor.
     """
 
-    def __init__(self, plan: JobPlan, session: SparkSession, *, own_session: bool, temporary: bool) -> None:
+    def __init__(
+        self, plan: JobPlan, session: SparkSession, *, own_session: bool, temporary: bool, observe_only: bool = False,
+        trace: Path | None = None,
+    ) -> None:  # fmt: skip
         self.plan, self._session = plan, session
         self._own_session, self._temporary = own_session, temporary
         self._spark_checkpoint = plan.checkpoint / "spark"
@@ -56,8 +65,7 @@ class Run:
         self._coordinator = Coordinator(plan, self._versions, self._generation, on_sealed=self._on_sealed)
         self._compactor = Compactor(self._versions)
         self._lock, self._committing = threading.RLock(), threading.Lock()
-        self._reports: dict[tuple[int, int], dict[str, Any]] = {}
-        self._history: deque[dict[str, Any]] = deque(maxlen=4096)
+        self._hearing = Hearing(plan.layout, plan.settings.report_s)
         self._failures: list[dict[str, Any]] = []
         self._workers = Workers(plan)
         self._engines: dict[tuple[str, int], str] = {}
@@ -84,6 +92,11 @@ class Run:
             host = session.sparkContext.getConf().get("spark.driver.host", host)
         lease_s = plan.settings.lease_s
         self._server = ChannelServer(host, self._on_message, on_lost=self._on_lost, lease_s=lease_s)
+        self._controller: Controller | None = None
+        if plan.eager and plan.graph.constraints:
+            job = control_job(plan, observe_only=observe_only)
+            self._controller = Controller(plan, job, self.order, self._decided, open_trace(trace))
+        self._controlled_s = 0.0
         self._thread = threading.Thread(target=self._supervise, name="headrace-supervisor", daemon=True)
 
     def start(self, seconds: float | None = None) -> Run:
@@ -91,6 +104,8 @@ class Run:
         ship_by_value(self.plan.graph)
         self._seconds = seconds
         self._recover()
+        if self._controller is not None:
+            self._controller.start()
         self._thread.start()
         return self
 
@@ -111,24 +126,44 @@ class Run:
 
     def status(self) -> Status:
         token = self._coordinator.token
-        return Status(
-            self._state,
-            token.epoch if token else 0,
-            self._commits,
-            self._restarts,
-            dict(self._counters),
-            len(self._reports),
+        with self._lock:
+            summary, workers = self._hearing.summary(time.time()), len(self._hearing.newest)
+        status = Status(
+            self._state, token.epoch if token else 0, self._commits, self._restarts, dict(self._counters), workers
         )
+        return status.measured(summary)
 
-    def reports(self) -> list[dict[str, Any]]:
+    def reports(self) -> list[Heard]:
         """What workers reported lately, oldest first."""
         with self._lock:
-            return list(self._history)
+            return list(self._hearing.history)
+
+    def constraints(self) -> dict[str, Kept]:
+        """Per constraint of the job: how it stands, and in which share of the cycles so far it was met."""
+        return dict(self._controller.kept) if self._controller is not None else {}
+
+    def subtask_s(self) -> dict[str, float]:
+        """Per step: seconds of active subtasks so far."""
+        return dict(self._controller.ledger.subtask_s) if self._controller is not None else {}
+
+    def override(
+        self, *, deadlines: Mapping[str, Duration] | None = None, parallelism: Mapping[str, int] | None = None,
+        chained: Mapping[str, bool] | None = None,
+    ) -> None:  # fmt: skip
+        """Decide by hand, in place of the controller: what is given stays until the next call.
+
+        Edges are named ``"from → to"`` (or ``"from>to"``); a keyed step's subtasks change with the next epoch.
+        """
+        if self._controller is None:
+            raise ConfigError("only a job with latency constraints in realtime mode has settings to override")
+        pins = overrides_of(self.plan, deadlines or {}, parallelism or {}, chained or {})
+        with self._lock:
+            self._controller.override(pins, self._ranks())
 
     def worker_pids(self) -> list[int]:
         """Processes that run subtasks now."""
         with self._lock:
-            return sorted({report["pid"] for report in self._reports.values()})
+            return sorted({heard.pid for heard in self._hearing.newest.values()})
 
     @property
     def busy_s(self) -> float:
@@ -136,8 +171,8 @@ class Run:
         return max(self._ended_s - self._began_s, 0.0)
 
     def latency(self) -> dict[str, LatencyFigures]:
-        """Per step: latency of what it received lately, from when it was due or read."""
-        return figures_of(self.reports())
+        """Per step: latency of what it received lately, from when records were due or read."""
+        return figures_of(flow for heard in self.reports() for flow in heard.flows)
 
     def decisions(self) -> list[Event]:
         """What was decided and what happened, oldest first."""
@@ -203,7 +238,7 @@ class Run:
             query = self._coordinator.new_query()
             self._failures.clear()
             self._workers.forget()
-            self._reports.clear()
+            self._hearing.forget()
             self._epoch_at_s = self._asked_to_end = self._last_epoch = None
         plan, address, spark_checkpoint = self.plan, self._server.address, self._spark_checkpoint
         if plan.settings.mode == "realtime":
@@ -227,12 +262,37 @@ class Run:
                 time.sleep(0.1)  # workers' last words may still be on their way
                 with self._lock:
                     return understand(list(self._failures), engine.failure())
+            self._control()
             if self._epoch_is_over():
                 self._asked_to_end = self._coordinator.token
                 if self._stop_at_s is not None:
                     self._last_epoch = self._asked_to_end
                 engine.end_epoch()
             time.sleep(_LOOP_S)
+
+    def _control(self) -> None:
+        """One turn of the control loop per interval, while an epoch runs."""
+        now = time.monotonic()
+        if (
+            self._controller is None
+            or self._epoch_at_s is None
+            or now - self._controlled_s < self.plan.settings.report_s
+        ):
+            return
+        self._controlled_s = now
+        with self._lock:
+            self._controller.cycle(time.time(), self._hearing.unseen(), self._ranks())
+
+    def _ranks(self) -> Ranks:
+        return Ranks.of(self.plan, self._coordinator.orders, self._coordinator.owners)
+
+    def _grows(self) -> bool:
+        """Whether a keyed stage waits for the next epoch to get more subtasks."""
+        wanted = self._coordinator.orders.active
+        return any(
+            wanted.get(stage, 0) > len(owners) and any(edge.keyed for edge in self.plan.layout.border(stage))
+            for stage, owners in enumerate(self._coordinator.owners)
+        )
 
     def _epoch_is_over(self) -> bool:
         token, began = self._coordinator.token, self._epoch_at_s
@@ -245,14 +305,15 @@ class Run:
         if self._seconds is not None and self._stop_at_s is None and now - self._began_s >= self._seconds:
             self._stop_at_s = now
         return (
-            self._stop_at_s is not None or now - began >= self.plan.settings.epoch_s or self._sources_exhausted(token)
+            self._stop_at_s is not None
+            or now - began >= self.plan.settings.epoch_s
+            or self._sources_exhausted(token)
+            or (now - began >= _LEAST_EPOCH_S and self._grows())
         )
 
     def _sources_exhausted(self, token: Token) -> bool:
         with self._lock:
-            sources = [r for (stage, _), r in self._reports.items() if stage == 0 and r["token"] == str(token)]
-        wanted = self.plan.layout.stages[0].subtasks
-        return len(sources) == wanted and all(r["exhausted"] for r in sources)
+            return self._hearing.exhausted(str(token))
 
     def _may_stop(self, engine: Engine) -> bool:
         """After a stop was asked for: once the epoch that ran then has been committed."""
@@ -340,9 +401,9 @@ class Run:
                 case "report" if body["token"] != str(self._coordinator.token):
                     return [(sender, "fenced", {"why": "a newer attempt has begun"})]
                 case "report":
-                    self._reports[body["stage"], body["index"]] = body
-                    self._history.append(body)
-                    self._note_engines(body)
+                    heard = Heard.of(body)
+                    self._hearing.take(heard)
+                    self._note_engines(heard)
                 case "failed" if body["query"] == self._coordinator.query:
                     self._failures.append(body)
                 case "rows":
@@ -351,13 +412,13 @@ class Run:
                         node.sink.show(body["step"], body["rows"])
             return []
 
-    def _note_engines(self, report: dict[str, Any]) -> None:
+    def _note_engines(self, heard: Heard) -> None:
         """Journal which hash engine each subtask of a bounded reduce uses, whenever that changes."""
-        for step, (engine, reason) in report["engines"].items():
-            place = (step, report["index"])
+        for step, (engine, reason) in heard.engines.items():
+            place = (step, heard.index)
             if self._engines.get(place) != engine:
                 self._engines[place] = engine
-                detail = f"step {step!r}, subtask {report['index']}: {engine} ({reason})"
+                detail = f"step {step!r}, subtask {heard.index}: {engine} ({reason})"
                 self._events.append(Event(time.time(), "engine", detail))
                 _log.info("engine: %s", detail)
 
@@ -398,6 +459,10 @@ class Run:
         self._state = "failed"
         self._note("failed", failure.summary)
 
+    def _decided(self, what: str, sentence: str) -> None:
+        self._events.append(Event(time.time(), what, sentence))
+        _log.info("%s", sentence)
+
     def _note(self, what: str, detail: str) -> None:
         self._events.append(Event(time.time(), what, detail))
         _log.warning("%s: %s", what, detail)
@@ -412,6 +477,8 @@ class Run:
     def _clean_up(self) -> None:
         self._quietly(self._commit_ready)
         self._compactor.close()
+        if self._controller is not None:
+            self._controller.close()
         self._server.close()
         self._versions.close()
         if self._own_session:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
+
+from headrace.measure.report import ChannelId, ChannelReport
+from headrace.measure.summary import EdgeFigures, StepFigures, Summary
 
 State = Literal["starting", "running", "restarting", "finished", "stopped", "failed"]
 
@@ -19,7 +23,11 @@ class Event:
 
 @dataclass(slots=True)
 class Status:
-    """What a run is doing."""
+    """What a run is doing.
+
+    ``steps`` and ``channels`` are the figures of the last reports; what nobody has measured lately is
+    left out. ``edges`` are the same channels by edge of the plan (``run.plan.layout.edges``).
+    """
 
     state: State
     epoch: int
@@ -27,3 +35,13 @@ class Status:
     restarts: int
     counters: dict[str, int] = field(default_factory=dict)
     workers: int = 0
+    steps: Mapping[str, StepFigures] = field(default_factory=dict)
+    edges: Mapping[int, EdgeFigures] = field(default_factory=dict)
+    channels: Mapping[ChannelId, ChannelReport] = field(default_factory=dict)
+
+    def measured(self, summary: Summary) -> Status:
+        """With the figures of a summary."""
+        self.steps = {step: summary.step(step) for step in sorted({id.step for id in summary.subtasks})}
+        self.edges = {edge: summary.edge(edge) for edge in sorted({id.edge for id in summary.channels})}
+        self.channels = summary.channels
+        return self

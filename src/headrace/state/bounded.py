@@ -18,11 +18,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.errors import DataError
+from headrace.state.allocator import give_back_freed
 from headrace.state.bounds import SETTLING_SHARE, TABLE_SHARE, Bound, rows_for
 from headrace.state.buckets import bucket_of
 from headrace.state.changes import Store
 from headrace.state.choosing import Choice, Chooser
-from headrace.state.diskrows import Buckets, DiskRows
+from headrace.state.diskrows import Buckets, DiskRows, Slices
 from headrace.state.grouping import Rows
 from headrace.state.hashing import slices_of
 from headrace.state.index import Admission
@@ -52,6 +53,7 @@ class BoundedTable:
     """``table`` holds the resident keys, ``disk`` the rest. Reducers must be mergeable."""
 
     def __init__(self, parts: Parts, bound: Bound) -> None:
+        give_back_freed()
         self._parts, self.bound = parts, bound
         auto = bound.engine == "auto"
         widest = FREQUENT if auto else ENGINES[bound.engine]
@@ -65,7 +67,9 @@ class BoundedTable:
         self._left_out = np.zeros(0, bool)
         self.lossy = bound.frequent is not None and bound.frequent.needs_no_disk(slots)
         self._partials = parts.partials()
-        self.disk = DiskRows(self.table.partial_schema, self._buckets_of, bound.directory, bound.buffer_bytes)
+        self.disk = DiskRows(
+            self.table.partial_schema, self._buckets_of, self._slices_of, bound.directory, bound.buffer_bytes
+        )
         self._below_bytes = 0
 
     def stores(self) -> dict[str, Store]:
@@ -156,6 +160,7 @@ class BoundedTable:
 
     def close(self) -> None:
         self.disk.close()
+        del self.table.overflow  # as in DiskRows: no circle
 
     def _turn(self, batch: pa.RecordBatch, keys: list[pa.Array], panes: Rows | int, times: Rows) -> Rows:
         admission = self.table.admit(keys, panes)
@@ -193,6 +198,11 @@ class BoundedTable:
             self.choice, self._chooser = choice, None
 
     def _relieve(self) -> None:
+        """Make room, and from now on have slots for as many keys of this size only."""
+        if self.lossy:
+            raise DataError(
+                "keys are so long that fewer fit than expect= relies on; give more memory=, or leave it out"
+            )
         rows = self.table.all_rows()
         wanted = -(-len(rows) // _RELIEF)
         if self.table.index.policy.counts:
@@ -202,17 +212,16 @@ class BoundedTable:
         for start in range(0, wanted, self._turn_rows):
             self._to_disk(self.table.export(leaving[start : start + self._turn_rows]))
         self.table.drop(leaving)
+        self.table.index.narrow(len(self.table))
 
     def _to_disk(self, partial: pa.RecordBatch) -> None:
         if self.lossy:
             self._check_expected()
             return
-        n_keys = len(self.table.key_fields)
         columns = partial.columns
         missing = len(self.table.partial_schema) - len(columns)
         columns += [pa.array(np.zeros(partial.num_rows, np.int64))] * missing
-        rows = pa.RecordBatch.from_arrays(columns, schema=self.table.partial_schema)
-        self.disk.add(rows, slices_of(rows.columns[1 : 1 + n_keys], self.bound.slices))
+        self.disk.add(pa.RecordBatch.from_arrays(columns, schema=self.table.partial_schema))
 
     def _check_expected(self) -> None:
         frequent, tuples = self.bound.frequent, self.table.index.figures.tuples
@@ -224,6 +233,9 @@ class BoundedTable:
 
     def _buckets_of(self, rows: pa.RecordBatch) -> Buckets:
         return self._buckets_of_keys(rows.columns[1 : 1 + len(self.table.key_fields)])
+
+    def _slices_of(self, rows: pa.RecordBatch) -> Slices:
+        return slices_of(rows.columns[1 : 1 + len(self.table.key_fields)], self.bound.slices)
 
     def _buckets_of_keys(self, keys: list[pa.Array]) -> Buckets:
         return bucket_of(self.table.index.key_hashes(keys), self.bound.level, self.bound.bucket_count)

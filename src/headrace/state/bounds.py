@@ -11,8 +11,12 @@ _LEAST_TURN, _MOST_TURN = 16, 8192
 """Records offered at once: what a policy pushes out during a turn stays in memory until its end."""
 _LEAST_INC_TURN = 256
 """INC pushes nothing out; so many records take some 40 kB, and fewer cost more in calls than in work."""
-TABLE_SHARE, BUFFER_SHARE, SETTLING_SHARE = 0.6, 0.1, 0.25
-"""Of the memory bound; the rest is for the turn's own arrays."""
+TABLE_SHARE, BUFFER_SHARE, TURN_SHARE, SETTLING_SHARE = 0.6, 0.06, 0.3, 0.35
+"""Of the memory bound. Buckets are settled between turns, with the buffer empty: that room serves twice."""
+_TURN_BYTES = 300
+"""What a record takes while it is offered: its hash, its row, its copy among those refused, their partials."""
+_KEY_BYTES = 40
+"""Room left per row where keys vary in size: twice what a short text takes, as room for them doubles."""
 _FEWEST_BUCKETS, _MOST_BUCKETS = 16, 64
 _PAGE_BYTES = 4096
 _APPEND_BYTES = 1024
@@ -75,13 +79,15 @@ class Bound:
 def rows_for(table: GroupTable, memory_bytes: int) -> tuple[int, int]:
     """How many keys fit, and how many records may be offered at once.
 
-    Where keys or states vary in size, half of the room is left to them.
+    Where states vary in size, half of the room is left to them.
     """
     rows = int(memory_bytes / _bytes_per_row(table))
     turn = min(max(rows // 8, _LEAST_TURN), _MOST_TURN)
     if table.index.policy.evicts:
         return max(rows - turn, 1), turn
-    return max(rows, 1), turn if table.varies else max(turn, _LEAST_INC_TURN)
+    if not table.states_vary:
+        turn = min(max(int(memory_bytes * TURN_SHARE / _TURN_BYTES), _LEAST_INC_TURN), _MOST_TURN)
+    return max(rows, 1), turn
 
 
 def memory_for(table: GroupTable, keys: int) -> int:
@@ -90,4 +96,5 @@ def memory_for(table: GroupTable, keys: int) -> int:
 
 
 def _bytes_per_row(table: GroupTable) -> float:
-    return table.row_bytes / TABLE_SHARE / (0.5 if table.varies else 1.0)
+    room = table.row_bytes if table.states_vary else _KEY_BYTES if table.varies else 0
+    return (table.row_bytes + room) / TABLE_SHARE

@@ -42,7 +42,9 @@ from headrace.state.hashing import U64, row_stamps
 SLICE = "__slice"
 _HOME = "headrace-spill-"
 _HEADER = struct.Struct("<II")
+_READS_PER_BUFFER = 4
 Buckets = npt.NDArray[np.int64]
+Slices = npt.NDArray[np.uint16]
 File = tuple[int, int]
 """Pane and bucket."""
 
@@ -67,13 +69,20 @@ class _Block:
 class DiskRows:
     """Rows of ``schema`` (which has a pane column) by pane and bucket; a step's store like any other.
 
-    ``bucket_of`` tells the bucket of each row. A row's identity is its slice and a counter.
+    ``bucket_of`` and ``slice_of`` tell the bucket and the slice of each row. A row's identity is its slice and
+    a counter. Slices are asked for when changes are: most rows of a window are gone by then.
     """
 
     def __init__(
-        self, schema: pa.Schema, bucket_of: Callable[[pa.RecordBatch], Buckets], directory: Path, buffer_bytes: int
+        self,
+        schema: pa.Schema,
+        bucket_of: Callable[[pa.RecordBatch], Buckets],
+        slice_of: Callable[[pa.RecordBatch], Slices],
+        directory: Path,
+        buffer_bytes: int,
     ) -> None:
-        self._schema, self._bucket_of, self._buffer_bytes = schema, bucket_of, buffer_bytes
+        self._schema, self._bucket_of, self._slice_of, self._buffer_bytes = schema, bucket_of, slice_of, buffer_bytes
+        self._file_schema = pa.schema([*schema, (ID_COLUMNS[1], pa.uint64())])
         self._stored_schema = pa.schema([*schema, (SLICE, pa.uint16()), *((name, pa.uint64()) for name in ID_COLUMNS)])
         self._parent = directory
         self._directory: Path | None = None  # until there is something to write
@@ -88,7 +97,7 @@ class DiskRows:
         self._next = 1
         self.written_bytes = self.read_bytes = self.rows_added = 0
 
-    def add(self, rows: pa.RecordBatch, slices: npt.NDArray[np.uint16]) -> None:
+    def add(self, rows: pa.RecordBatch) -> None:
         """Keep rows; they may stay in the buffer for a while."""
         n = rows.num_rows
         if not n:
@@ -96,10 +105,7 @@ class DiskRows:
         counter = np.arange(self._next, self._next + n, dtype=np.uint64)
         self._next += n
         self.rows_added += n
-        kept = pa.RecordBatch.from_arrays(
-            [*rows.columns, pa.array(slices), pa.array(slices.astype(np.uint64)), pa.array(counter)],
-            schema=self._stored_schema,
-        )
+        kept = pa.RecordBatch.from_arrays([*rows.columns, pa.array(counter)], schema=self._file_schema)
         self._pending.append(kept)
         self._pending_bytes += kept.nbytes
         self._pending_panes.update(np.unique(rows.column(PANE).to_numpy()).tolist())
@@ -116,7 +122,7 @@ class DiskRows:
         return self._sizes.get((pane, bucket), 0)
 
     def read(self, pane: int, bucket: int) -> Iterator[pa.RecordBatch]:
-        """A bucket's rows in the order in which they came, some blocks at a time: no more than the buffer holds."""
+        """A bucket's rows in the order in which they came, some blocks at a time: much less than the buffer holds."""
         self._flush()
         size = self._sizes.get((pane, bucket), 0)
         if not size:
@@ -126,7 +132,7 @@ class DiskRows:
             start = 0
             while start < size:
                 blocks.append(self._read_block(file).select(self._schema.names))
-                if file.tell() == size or file.tell() - start >= self._buffer_bytes:
+                if file.tell() == size or file.tell() - start >= self._buffer_bytes // _READS_PER_BUFFER:
                     yield pa.concat_batches(blocks)
                     blocks, start = [], file.tell()
 
@@ -160,7 +166,7 @@ class DiskRows:
         deletes = self._bury()
         fresh = [self._reread(block) for block in self._new]
         self._new.clear()
-        rows = pa.concat_batches(fresh) if fresh else self._empty()
+        rows = self._with_slices(pa.concat_batches(fresh)) if fresh else self._empty()
         by_slice = dict(split_by_slice(rows.column(SLICE).to_numpy()))
         self._stamp(rows, by_slice)
         return [
@@ -179,7 +185,7 @@ class DiskRows:
             return
         self._flush()
         known = len(self._new)
-        self._pending.append(image)
+        self._pending.append(image.select(self._file_schema.names))
         self._flush()
         del self._new[known:]
         self._next = max(self._next, int(image.column(ID_COLUMNS[1]).to_numpy().max()) + 1)
@@ -187,6 +193,7 @@ class DiskRows:
 
     def close(self) -> None:
         """Remove the files, and the process's own directory with the last of them."""
+        del self._bucket_of, self._slice_of  # a circle to the table they belong to, whose memory is needed at once
         if self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)
             if self._parent.parent.name.startswith(_HOME):
@@ -226,7 +233,7 @@ class DiskRows:
             name = file.name  # type: ignore[attr-defined]
             raise CorruptionError(f"{name} has changed since it was written: a block's checksum differs")
         self.read_bytes += len(header) + size
-        return pa.ipc.read_record_batch(pa.py_buffer(body), self._stored_schema)
+        return pa.ipc.read_record_batch(pa.py_buffer(body), self._file_schema)
 
     def _reread(self, block: _Block) -> pa.RecordBatch:
         with self._path(block.file).open("rb") as file:
@@ -238,6 +245,11 @@ class DiskRows:
             self._parent.mkdir(parents=True, exist_ok=True)
             self._directory = Path(tempfile.mkdtemp(prefix="rows-", dir=self._parent))
         return self._directory / f"{file[0]}-{file[1]:04d}.rows"
+
+    def _with_slices(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        slices, counter = self._slice_of(rows), rows.columns[-1]
+        columns = [*rows.columns[:-1], pa.array(slices), pa.array(slices.astype(np.uint64)), counter]
+        return pa.RecordBatch.from_arrays(columns, schema=self._stored_schema)
 
     def _empty(self) -> pa.RecordBatch:
         arrays = [pa.array([], field.type) for field in self._stored_schema]

@@ -133,6 +133,12 @@ class KeyIndex:
         """Forget evicted rows; their numbers may be used again."""
         self._give_back(rows, EVICTED, "was not evicted, or was released before")
 
+    def narrow(self, slots: int) -> None:
+        """Have at most so many slots from now on; there must be no more live rows than that."""
+        if not len(self) <= slots:
+            raise StateError(f"{len(self)} rows do not fit in {slots} slots; drop some first")
+        self._table.registers[reg.LIMIT] = min(self._table.registers[reg.LIMIT], max(slots, 1))
+
     def adopt(self, policy: Policy) -> None:
         """Go on under another policy. Rows stay; counters start anew, so guarantees are about tuples from now on."""
         if policy.complete_only and not policy.evicts:

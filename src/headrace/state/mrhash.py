@@ -1,7 +1,7 @@
 """MR-hash (SCALLA 2.4): for any reduce function, records themselves go to buckets and wait there.
 
 Nothing is aggregated before a pane is complete; then one bucket at a time is read and grouped, in the
-order in which its records came. A bucket larger than memory is spread over buckets of the next level.
+order in which its records came. A bucket whose states do not fit is spread over buckets of the next level.
 """
 
 from __future__ import annotations
@@ -12,20 +12,23 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
+from headrace.state.allocator import give_back_freed
 from headrace.state.bounded import Parts
-from headrace.state.bounds import Bound
+from headrace.state.bounds import TABLE_SHARE, Bound, rows_for
 from headrace.state.buckets import bucket_of
 from headrace.state.changes import PANE, Store
-from headrace.state.diskrows import Buckets, DiskRows
+from headrace.state.diskrows import Buckets, DiskRows, Slices
 from headrace.state.grouping import Rows
 from headrace.state.hashing import slices_of
 from headrace.state.panes import Settled
 from headrace.state.policies import INC
+from headrace.state.table import GroupTable
 
 TIME = "__time"
-_BUFFER_SHARE = 0.4
+_BUFFER_SHARE = 0.12
+"""Of the memory; five times as much is needed while the buffer is written, in order of its buckets."""
 _GROUPED_SHARE = 0.5
-"""Of the memory, for a bucket's records while they are grouped; the rest is for their states."""
+"""Of the memory, for a bucket's records where they are their states' size: user functions that keep them."""
 
 _DEEPEST = 8
 """Levels of recursion; beyond, a bucket is one key's records (or a few keys'), which must be grouped at once."""
@@ -35,11 +38,13 @@ class MrHash:
     """Records of ``schema`` by pane and bucket of their ``keys``."""
 
     def __init__(self, parts: Parts, bound: Bound, schema: pa.Schema, keys: tuple[str, ...]) -> None:
+        give_back_freed()
         self._parts, self._bound, self._schema, self._keys = parts, bound, schema, keys
-        self.table = parts.table(None, INC)  # stays empty; knows how to hash keys
+        self.table = parts.table(1, INC)  # stays empty; knows how to hash keys
+        self._slots = None if self.table.states_vary else rows_for(self.table, bound.memory_bytes)[0]
         stored = pa.schema([pa.field(PANE, pa.int64()), pa.field(TIME, pa.int64()), *schema])
-        buffer_bytes = int(bound.memory_bytes * _BUFFER_SHARE)
-        self.disk = DiskRows(stored, self._buckets_of, bound.directory, buffer_bytes)
+        self._buffer_bytes = int(bound.memory_bytes * _BUFFER_SHARE)
+        self.disk = DiskRows(stored, self._buckets_of, self._slices_of, bound.directory, self._buffer_bytes)
         self._below_bytes = 0
 
     @property
@@ -57,7 +62,10 @@ class MrHash:
     def absorb(self, batch: pa.RecordBatch, key_columns: list[pa.Array], panes: Rows | int, times: Rows) -> Rows:
         of_row = np.full(batch.num_rows, panes) if isinstance(panes, int) else panes
         rows = pa.RecordBatch.from_arrays([pa.array(of_row), pa.array(times), *batch.columns], schema=self._stored)
-        self.disk.add(rows, slices_of(key_columns, self._bound.slices))
+        turn = max(1, self._buffer_bytes // 2 * rows.num_rows // max(rows.nbytes, 1))
+        for start in range(0, rows.num_rows, turn):
+            # A copy, as a slice would keep the whole batch in memory.
+            self.disk.add(rows.take(pa.array(np.arange(start, min(start + turn, rows.num_rows)))))
         return np.full(batch.num_rows, -1)
 
     def absorb_partial(self, partial: pa.RecordBatch) -> Rows:
@@ -88,16 +96,29 @@ class MrHash:
         keys = [rows.column(key) for key in self._keys]
         return bucket_of(self.table.index.key_hashes(keys), self._bound.level, self._bound.bucket_count)
 
+    def _slices_of(self, rows: pa.RecordBatch) -> Slices:
+        return slices_of([rows.column(key) for key in self._keys], self._bound.slices)
+
     def _settle(self, pane: int, bucket: int) -> Settled:
-        room = self._bound.memory_bytes * _GROUPED_SHARE
-        if self.disk.size_of(pane, bucket) > room and self._bound.level < _DEEPEST:
+        deepest = self._bound.level >= _DEEPEST
+        too_large = self.disk.size_of(pane, bucket) > self._bound.memory_bytes * _GROUPED_SHARE
+        table = None
+        if deepest or self._slots is not None or not too_large:
+            table = self._grouped(pane, bucket, None if deepest else self._slots)
+        if table is None:
             yield from self._spread(pane, bucket)
-            return
-        table = self._parts.table(None, INC)
-        for batch, times in self._records(pane, bucket):
-            table.absorb(batch, [batch.column(key) for key in self._keys], 0, times)
-        if len(table):
+        elif len(table):
             yield table, table.rows_of(0)
+
+    def _grouped(self, pane: int, bucket: int, slots: int | None) -> GroupTable | None:
+        """A bucket's groups, or None if there are too many or their keys are too long."""
+        table = self._parts.table(slots, INC)
+        for batch, times in self._records(pane, bucket):
+            rows = table.admit([batch.column(key) for key in self._keys], 0).rows
+            if slots is not None and (rows.min() < 0 or table.nbytes > self._bound.memory_bytes * TABLE_SHARE):
+                return None
+            table.add(rows, batch, times)
+        return table
 
     def _spread(self, pane: int, bucket: int) -> Settled:
         below = MrHash(self._parts, replace(self._bound, level=self._bound.level + 1), self._schema, self._keys)

@@ -23,7 +23,7 @@ from headrace.errors import StateError
 from headrace.state.buckets import bucket_of
 from headrace.state.changes import PANE
 from headrace.state.compiled import I64, U64
-from headrace.state.diskrows import Buckets, DiskRows
+from headrace.state.diskrows import Buckets, DiskRows, Slices
 from headrace.state.index import KeyIndex
 from headrace.state.layout import NEVER
 from headrace.state.policies import Policy
@@ -187,11 +187,11 @@ class SessionBuffers:
     def _to_disk(self, keys: pa.Array, times: I64, values: I64) -> None:
         columns = [pa.array(np.zeros(len(times), np.int64)), keys, pa.array(times), pa.array(values)]
         rows = pa.RecordBatch.from_arrays(columns, schema=self._stored)
-        self._disk.add(rows, np.zeros(len(times), np.uint16))
+        self._disk.add(rows)
 
     def _disk_rows(self, level: int) -> DiskRows:
         buffer_bytes = max(_PAGE_BYTES, int(_BUFFER_SHARE * self._bound.buffers_bytes))
-        return DiskRows(self._stored, partial(self._buckets_of, level), self._bound.directory, buffer_bytes)
+        return DiskRows(self._stored, partial(self._buckets_of, level), _one_slice, self._bound.directory, buffer_bytes)
 
     def _buckets_of(self, level: int, rows: pa.RecordBatch) -> Buckets:
         return bucket_of(self.index.key_hashes([rows.column(1)]), level, self._bound.buckets)
@@ -213,11 +213,15 @@ class SessionBuffers:
         below = self._disk_rows(level)
         try:
             for rows in disk.read(0, bucket):
-                below.add(rows, np.zeros(rows.num_rows, np.uint16))
+                below.add(rows)
             yield from self._settled(below, level)
         finally:
             self._below_bytes += below.written_bytes
             below.close()
+
+
+def _one_slice(rows: pa.RecordBatch) -> Slices:
+    return np.zeros(rows.num_rows, np.uint16)
 
 
 def cut(codes: I64, times: I64, gap: int) -> tuple[I64, I64, I64]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.state.aggregates import Accumulator
@@ -95,9 +94,6 @@ class GroupTable:
     def pane_of(self, rows: Rows) -> Rows:
         return self.index.pane_of(rows)
 
-    def slices_of(self, rows: Rows) -> npt.NDArray[np.uint16]:
-        return self._tracking.slice[rows]
-
     @property
     def accumulators(self) -> Sequence[Accumulator]:
         return self._accumulators
@@ -117,7 +113,11 @@ class GroupTable:
     @property
     def varies(self) -> bool:
         """Whether keys or states vary in size."""
-        return self.index.varies or any(accumulator.varies for accumulator in self._accumulators)
+        return self.index.varies or self.states_vary
+
+    @property
+    def states_vary(self) -> bool:
+        return any(accumulator.varies for accumulator in self._accumulators)
 
     def keys_of(self, rows: Rows) -> list[Key]:
         return key_values(self.key_columns(rows))
@@ -143,9 +143,6 @@ class GroupTable:
         admission = self.index.admit(key_columns, panes)
         if self.index.capacity > self._capacity:
             self._grow(max(self.index.capacity, min(2 * self._capacity, self._most)))
-        fresh = admission.fresh
-        if len(fresh):
-            self._tracking.slice[fresh] = slices_of(self.key_columns(fresh), self._slices)
         return admission
 
     def intern(self, pane: int, key: Key) -> int:
@@ -202,7 +199,10 @@ class GroupTable:
 
     def changes(self) -> list[Change]:
         """What changed per slice since the last call; see ``state.changes``."""
-        return self._tracking.changes(lambda rows: with_ids(self.export(rows), self._ids(rows)))
+        return self._tracking.changes(
+            lambda rows: with_ids(self.export(rows), self._ids(rows)),
+            lambda rows: slices_of(self.key_columns(rows), self._slices),
+        )
 
     def swap(self) -> Pending:
         changes = self.changes()

@@ -32,11 +32,12 @@ _GRAVE_BYTES = 34
 class Tracking:
     """Per row: its slice, whether it is dirty, whether a version of it is stored, and that version's stamps.
 
-    A row that is stored and then dropped leaves a grave: its identity has to be deleted.
+    A row's slice is asked for when it is first stored: many rows are dropped before. A row that is stored and
+    then dropped leaves a grave: its identity has to be deleted.
     """
 
     def __init__(self) -> None:
-        self.slice = np.zeros(0, np.uint16)
+        self._slice = np.zeros(0, np.uint16)
         self.dirty = np.zeros(0, bool)
         self._stored = np.zeros(0, bool)
         self._stamps = np.zeros((2, 0), np.uint64)
@@ -44,8 +45,8 @@ class Tracking:
         self._digests: dict[int, Digest] = {}
 
     def grow(self, capacity: int) -> None:
-        more = capacity - len(self.slice)
-        self.slice = np.concatenate((self.slice, np.zeros(more, np.uint16)))
+        more = capacity - len(self._slice)
+        self._slice = np.concatenate((self._slice, np.zeros(more, np.uint16)))
         self.dirty = np.concatenate((self.dirty, np.zeros(more, bool)))
         self._stored = np.concatenate((self._stored, np.zeros(more, bool)))
         self._stamps = np.concatenate((self._stamps, np.zeros((2, more), np.uint64)), axis=1)
@@ -53,7 +54,7 @@ class Tracking:
     @property
     def nbytes(self) -> int:
         graves = sum(array.nbytes for grave in self._graves for array in grave)
-        return self.slice.nbytes + self.dirty.nbytes + self._stored.nbytes + self._stamps.nbytes + graves
+        return self._slice.nbytes + self.dirty.nbytes + self._stored.nbytes + self._stamps.nbytes + graves
 
     @property
     def row_bytes(self) -> int:
@@ -73,19 +74,21 @@ class Tracking:
         stored = rows[self._stored[rows]]
         if len(stored):
             stamps = self._stamps[0, stored], self._stamps[1, stored]
-            self._graves.append((self.slice[stored], *ids_of(stored), *stamps))
+            self._graves.append((self._slice[stored], *ids_of(stored), *stamps))
         self.dirty[rows] = self._stored[rows] = False
 
     def refuse(self, slice: int, ids: tuple[U64, U64], stamps: tuple[U64, U64]) -> None:
         """Stored rows of a slice that find no room here: they are deleted with the next change."""
         self._graves.append((np.full(len(ids[0]), slice, np.uint16), *ids, *stamps))
 
-    def changes(self, puts_of: Callable[[Rows], pa.RecordBatch]) -> list[Change]:
+    def changes(self, puts_of: Callable[[Rows], pa.RecordBatch], slices_of: Callable[[Rows], Slices]) -> list[Change]:
         """What changed per slice since the last call; ``puts_of`` exports rows with their identities."""
         rows = np.flatnonzero(self.dirty)
+        fresh = rows[~self._stored[rows]]
+        self._slice[fresh] = slices_of(fresh)
         puts = puts_of(rows)
         stamps = row_stamps(puts) if len(rows) else (np.zeros(0, np.uint64), np.zeros(0, np.uint64))
-        by_slice = dict(split_by_slice(self.slice[rows]))
+        by_slice = dict(split_by_slice(self._slice[rows]))
         graves = [np.concatenate(parts) for parts in zip(*self._graves)] if self._graves else None
         dead = dict(split_by_slice(graves[0])) if graves else {}
         changes = []
@@ -111,7 +114,7 @@ class Tracking:
 
     def loaded(self, slice: int, digest: Digest, rows: Rows, stamps: tuple[U64, U64]) -> None:
         """Rows of a slice are just what is stored."""
-        self._digests[slice] = digest
+        self._digests[slice], self._slice[rows] = digest, slice
         self._stamps[0, rows], self._stamps[1, rows] = stamps
         self._stored[rows] = True
         self.dirty[rows] = False

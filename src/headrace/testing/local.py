@@ -14,7 +14,7 @@ from typing import Any
 import msgpack
 import pyarrow as pa
 
-from headrace.api.job import Job
+from headrace.api.job import Jobs
 from headrace.config import Settings
 from headrace.connect.collect import read_collected
 from headrace.errors import ChannelError, FencedError
@@ -38,7 +38,7 @@ class LocalRun:
     Sinks of the job are replaced by collecting ones, read with ``rows``.
     """
 
-    def __init__(self, job: Job, checkpoint: Path, *, pause: Pause | None = None, **options: Any) -> None:
+    def __init__(self, job: Jobs, checkpoint: Path, *, pause: Pause | None = None, **options: Any) -> None:
         self.plan: JobPlan = plan_job(job, checkpoint, Settings.of(**options), collect=True)
         self.versions = Versions(checkpoint)
         self._pause = pause or (lambda stage, index: 0.0)
@@ -200,6 +200,9 @@ class _Channel:
         orders, self.orders = self.orders, []
         return orders
 
+    def offset_us(self) -> int:
+        return 0
+
     def wait(self, kind: str, token: str | None, timeout_s: float) -> dict[str, Any]:
         try:
             message = self.inbox.get(timeout=min(timeout_s, 10))
@@ -279,7 +282,7 @@ class _Task(threading.Thread):
 
 
 def run_local(
-    job: Job, *, mode: str = "realtime", seed: int | None = None, **options: Any
+    job: Jobs, *, mode: str = "realtime", seed: int | None = None, **options: Any
 ) -> dict[str, list[dict[str, Any]]]:
     """Run a bounded job to its end and return the rows of each sink, by name.
 

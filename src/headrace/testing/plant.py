@@ -12,8 +12,8 @@ import numpy as np
 from headrace.control.chaining import Chain
 from headrace.control.settings import Settings
 from headrace.control.topology import Topology
-from headrace.control.view import Observation
 from headrace.measure.report import ChannelId, Report, SubtaskId
+from headrace.measure.trace import Observation
 from headrace.testing.buffering import Floats
 from headrace.testing.gauges import Gauges
 from headrace.testing.lindley import BORN, COLUMNS, EDGE, FIRST, SENDER

@@ -1,0 +1,88 @@
+"""The running job as the controller sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from headrace.control.constraints import Constraint, paths_between
+from headrace.control.settings import Job, Overrides, Policy
+from headrace.control.topology import Edge, Step, Topology
+from headrace.errors import ConfigError
+from headrace.graph.nodes import Constraint as Bound
+from headrace.graph.nodes import SinkNode, SourceNode, StepOptions
+from headrace.runtime.plan import JobPlan
+from headrace.units import Duration, duration_s
+
+
+def topology_of(plan: JobPlan) -> Topology:
+    """Steps, those that edges pass through among them, with the subtasks of their stages; all edges.
+
+    Edges inside a leg are paired: their steps always have equally many subtasks. Where a leg is one
+    process, its edges are fixed; so are those to steps that cannot move.
+    """
+    layout = plan.layout
+    steps = []
+    for name, at in layout.stage_of.items():
+        node, stage = plan.graph.by_name.get(name), layout.stages[at]
+        options = node.options if node is not None else StepOptions()
+        step = Step(name, stage.active, stage.least, stage.subtasks, options.latency, chain=options.chain)
+        steps.append(replace(step, source=isinstance(node, SourceNode), sink=isinstance(node, SinkNode)))
+    edges = tuple(
+        Edge(e.id, e.source, e.target, paired=e.border is None, fixed=e.target not in layout.movable)
+        for e in layout.edges
+    )
+    return Topology(tuple(steps), edges)
+
+
+def control_job(plan: JobPlan, *, observe_only: bool = False, overrides: Overrides | None = None) -> Job:
+    """The controller's job; GraphError for constraints that no controller could keep together."""
+    topology = topology_of(plan)
+    settings = plan.settings
+    policy = Policy(
+        interval_s=settings.report_s,
+        cut_by=settings.cut_by,
+        chaining=settings.chaining == "dynamic",
+        observe_only=observe_only,
+        first_deadline_ms=settings.cut_s * 1000,
+    )
+    constraints = tuple(constraint_of(bound, topology) for bound in plan.graph.constraints)
+    return Job(topology, constraints, policy, overrides or Overrides(), plan.layout.chained)
+
+
+def constraint_of(bound: Bound, topology: Topology) -> Constraint:
+    """A user's bound over all paths between its two steps."""
+    bound_us = bound.mean_us if bound.quantile is None else bound.quantile_us
+    return Constraint(
+        f"{bound.start} → {bound.end}", paths_between(topology, bound.start, bound.end), (bound_us or 0) / 1000,
+        bound.over_us / 1e6, bound.quantile,
+    )  # fmt: skip
+
+
+def overrides_of(
+    plan: JobPlan, deadlines: Mapping[str, Duration], parallelism: Mapping[str, int], chained: Mapping[str, bool]
+) -> Overrides:
+    """What a user writes as the controller's pins; ConfigError for names and numbers that cannot be."""
+    limits = {step.name: step for step in topology_of(plan).steps}
+    for name, n in parallelism.items():
+        step = limits.get(name)
+        if step is None or not step.least <= n <= step.most:
+            known = ", ".join(f"{s.name} {s.least} to {s.most}" for s in limits.values() if s.elastic)
+            raise ConfigError(
+                f"parallelism {name}={n}: elastic steps are {known or 'none; give one parallelism=(least, start, most)'}"
+            )
+    scaled = {member: n for name, n in parallelism.items() for member in topology_of(plan).scaled_with(name)}
+    return Overrides(
+        {_edge(plan, name): duration_s(bound, name) * 1000 for name, bound in deadlines.items()},
+        scaled,
+        {_edge(plan, name): bool(join) for name, join in chained.items()},
+    )
+
+
+def _edge(plan: JobPlan, name: str) -> int:
+    ends = tuple(part.strip() for part in name.replace("→", ">").split(">"))
+    for edge in plan.layout.edges:
+        if (edge.source, edge.target) == ends:
+            return edge.id
+    known = ", ".join(f"{edge.source} → {edge.target}" for edge in plan.layout.edges)
+    raise ConfigError(f"{name!r} is no edge of this job; its edges are {known}")

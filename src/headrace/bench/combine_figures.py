@@ -1,0 +1,65 @@
+"""What ``bench combine`` concludes from its runs: costs per item, where panes begin to pay, how flat they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One run: a stream, a window size, and ``combine`` (panes), ``direct`` (each window by itself) or ``stock``.
+
+    ``worker_ns_per_item`` is the CPU time of our Python workers alone, without what Spark takes to start and end a run.
+    """
+
+    stream: str
+    size_s: int
+    form: str
+    items: int
+    items_per_s: int
+    ns_per_item: int
+    cpu_ns_per_item: int
+    worker_ns_per_item: int | None
+    lost: int
+    duplicated: int
+    wrong: int
+
+
+def figures_of(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """Figures of the dense stream by form and size, and what follows from them."""
+    dense = [outcome for outcome in outcomes if outcome.stream == "dense"]
+    costs = {(outcome.form, outcome.size_s): outcome for outcome in dense}
+    figures: dict[str, Any] = {
+        "items": sum(outcome.items for outcome in outcomes if outcome.form != "stock"),
+        **{name: sum(getattr(outcome, name) for outcome in outcomes) for name in ("lost", "duplicated", "wrong")},
+        "crossover_s": crossover_s(dense),
+        "sparse_crossover_s": crossover_s([outcome for outcome in outcomes if outcome.stream == "sparse"]),
+    }
+    largest = max(outcome.size_s for outcome in dense)
+    at_2, at_most, peer = costs["combine", 2], costs["combine", largest], costs.get(("stock", largest))
+    figures["items_per_s"] = at_most.items_per_s
+    figures["flatness"] = round(at_most.ns_per_item / at_2.ns_per_item, 2)
+    figures["worker_flatness"] = round((at_most.worker_ns_per_item or 0) / (at_2.worker_ns_per_item or 1), 2)
+    if peer is not None:
+        figures[f"ratio_at_{largest}s"] = round(peer.ns_per_item / at_most.ns_per_item, 2)
+        figures[f"cpu_ratio_at_{largest}s"] = round(peer.cpu_ns_per_item / at_most.cpu_ns_per_item, 2)
+    for outcome in dense:
+        figures[f"{outcome.form}_ns_per_item_at_{outcome.size_s}"] = outcome.ns_per_item
+        figures[f"{outcome.form}_cpu_ns_per_item_at_{outcome.size_s}"] = outcome.cpu_ns_per_item
+    return figures
+
+
+def crossover_s(outcomes: Sequence[Outcome]) -> int | None:
+    """The smallest size tried from which workers take less CPU time with panes; None if there is none.
+
+    CPU time, because what else runs on the machine counts into the other.
+    """
+    cost = {(outcome.form, outcome.size_s): outcome.worker_ns_per_item or 0 for outcome in outcomes}
+    found = None
+    for size_s in sorted({size_s for form, size_s in cost if form == "combine"}, reverse=True):
+        if cost["combine", size_s] >= cost["direct", size_s]:
+            break
+        found = size_s
+    return found

@@ -1,0 +1,117 @@
+"""Run what is equal once (C-MR, section 2.6): equal steps over equal inputs, and panes of windows over one stream.
+
+A step that is the same as an earlier one (same kind, parameters, functions and inputs) is left out, and who reads
+it reads the earlier one. Reduce steps that then read one stream by the same keys get a common table of panes,
+whose length is the highest common factor of all their sizes and slides. Answers stay the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import gcd
+
+from headrace.graph.combining import can_combine
+from headrace.graph.equality import same
+from headrace.graph.nodes import Graph, Node, PaneNode, ReduceNode, SinkNode, SourceNode
+from headrace.graph.reducers import Reducer
+from headrace.graph.windows import TimeWindow
+
+_FINEST = 16
+"""A common pane is at least this part of the shortest pane of its own: with finer ones, hardly two values of a key
+would meet in a pane, and it would save nothing."""
+
+
+def share(graph: Graph) -> Graph:
+    """The graph with equal steps merged and panes shared; ``graph.shared`` says what runs as what."""
+    return _with_panes(_merged(graph))
+
+
+def _merged(graph: Graph) -> Graph:
+    runs_as: dict[str, str] = {}
+    kept: list[Node] = []
+    for node in graph.nodes:
+        node = replace(node, inputs=tuple(runs_as[name] for name in node.inputs))
+        equal = next((other for other in kept if _equal(graph, node, other)), None)
+        runs_as[node.name] = equal.name if equal is not None else node.name
+        if equal is None:
+            kept.append(node)
+    constraints = tuple(replace(c, start=runs_as[c.start], end=runs_as[c.end]) for c in graph.constraints)
+    shared = tuple((name, other) for name, other in runs_as.items() if name != other)
+    return replace(graph, nodes=tuple(kept), constraints=constraints, shared=shared)
+
+
+def _equal(graph: Graph, node: Node, other: Node) -> bool:
+    """Whether one of the two steps can stand for both."""
+    if isinstance(node, SinkNode) or not node.options.deterministic:
+        return False
+    if isinstance(node, SourceNode) and node.source.live and node.source is not getattr(other, "source", None):
+        return False  # equal descriptions of something live, such as a socket, may be meant to be read twice
+    if graph.letters_of(node.name) != graph.letters_of(other.name):
+        return False
+    return same(replace(node, name=other.name), other)
+
+
+def _with_panes(graph: Graph) -> Graph:
+    panes: dict[str, PaneNode] = {}
+    fed: dict[str, ReduceNode] = {}
+    for members in _groups(graph):
+        pane_us = gcd(*(us for _, window in members for us in (window.size_us, window.every_us)))
+        if len(members) > 1 and pane_us * _FINEST >= min(window.pane_us for _, window in members):
+            steps = [node for node, _ in members]
+            name = _free_name(graph, f"{steps[0].name}.panes")
+            panes[steps[0].name] = node = _pane_node(name, pane_us, steps)
+            fed |= {step.name: _fed(step, node) for step in steps}
+    nodes: list[Node] = []
+    for step in graph.nodes:
+        if step.name in panes:
+            nodes.append(panes[step.name])
+        nodes.append(fed.get(step.name, step))
+    return replace(graph, nodes=tuple(nodes))
+
+
+def _groups(graph: Graph) -> list[list[tuple[ReduceNode, TimeWindow]]]:
+    """Reduce steps that may share panes: one input, the same keys and options, states that can be merged."""
+    groups: list[list[tuple[ReduceNode, TimeWindow]]] = []
+    for node in graph.nodes:
+        if not isinstance(node, ReduceNode) or not isinstance(node.window, TimeWindow) or not _may_share(node):
+            continue
+        group = next((group for group in groups if _alike(graph, group[0][0], node)), None)
+        if group is None:
+            groups.append(group := [])
+        group.append((node, node.window))
+    return groups
+
+
+def _may_share(node: ReduceNode) -> bool:
+    """Memory bounds are of one step's panes, ``at_least`` looks at them as they grow, and each step sheds its own."""
+    plain = node.memory_bytes is None and node.at_least is None and node.late == "drop" and node.options.deterministic
+    return plain and can_combine(node)
+
+
+def _alike(graph: Graph, one: ReduceNode, other: ReduceNode) -> bool:
+    options = (replace(node.options, returns=None) for node in (one, other))
+    places = ((node.inputs, node.keys, graph.letters_of(node.name)) for node in (one, other))
+    return same(*options) and same(*places)
+
+
+def _pane_node(name: str, pane_us: int, steps: Sequence[ReduceNode]) -> PaneNode:
+    reducers: list[Reducer] = []
+    for step in steps:
+        for _, reducer in step.reducers:
+            if not any(same(reducer, known) for known in reducers):
+                reducers.append(reducer)
+    columns = tuple((f"pane.{i}", reducer) for i, reducer in enumerate(reducers))
+    options = replace(steps[0].options, returns=None)
+    return PaneNode(name, steps[0].keys, pane_us, columns, steps[0].inputs, options)
+
+
+def _fed(step: ReduceNode, panes: PaneNode) -> ReduceNode:
+    columns = (next(name for name, known in panes.reducers if same(known, own)) for _, own in step.reducers)
+    return replace(step, inputs=(panes.name,), pane_columns=tuple(columns))
+
+
+def _free_name(graph: Graph, name: str) -> str:
+    while name in graph.by_name:
+        name += "_"
+    return name

@@ -1,0 +1,74 @@
+"""What the driver makes of its workers' reports."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from workflows import out
+
+import headrace as hr
+from headrace.errors import DataError
+from headrace.measure.flows import figures_of
+from headrace.spark.hearing import Heard, Hearing
+from headrace.spark.status import Status
+from headrace.testing import LocalRun
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, list[dict[str, Any]]]:
+    """A run's layout, and what its workers told the driver."""
+    job = hr.Job("told")
+    numbers = job.source("src", hr.generate(lambda n: {"k": np.asarray(n) % 5}, rate=4000, total=2000))
+    numbers.key_by("k").reduce(name="count", n=hr.count()).sink("sink", out())
+    run = LocalRun(job, tmp_path_factory.mktemp("told"), report="50 ms", parallelism=2)
+    try:
+        run.run(seconds=10)
+    finally:
+        run.close()
+    return run.plan.layout, [body for body in run.reports if body["kind"] == "report"]
+
+
+def test_the_newest_figures_of_all_workers_are_together(told: tuple[Any, list[dict[str, Any]]]) -> None:
+    layout, bodies = told
+    hearing = Hearing(layout, 10.0)
+    for body in bodies:
+        hearing.take(Heard.of(body))
+    last_s = max(heard.report.at_s for heard in hearing.history)
+    status = Status("running", 0, 0, 0).measured(hearing.summary(last_s))
+    assert status.steps.keys() == {"src", "count", "sink"} and len(status.edges) == 1
+    assert {(id.sender, id.receiver) for id in status.channels} == {(0, 0), (0, 1), (1, 0), (1, 1)}
+    assert hearing.newest.keys() == {(0, 0), (0, 1), (1, 0), (1, 1)}
+    later = Status("running", 0, 0, 0).measured(hearing.summary(last_s + 26))
+    assert (later.steps, later.edges, later.channels) == ({}, {}, {}), "nobody has measured anything lately"
+    latency = figures_of(flow for heard in hearing.history for flow in heard.flows)
+    assert latency.keys() == {"count", "sink"} and latency["count"].p50_ms <= latency["count"].p99_ms
+
+
+def test_a_controller_sees_every_report_once(told: tuple[Any, list[dict[str, Any]]]) -> None:
+    layout, bodies = told
+    hearing, seen = Hearing(layout, 1.0), []
+    for start in range(0, len(bodies), 3):
+        for body in bodies[start : start + 3]:
+            hearing.take(Heard.of(body))
+        seen += hearing.unseen()
+    assert hearing.unseen() == ()
+    assert seen == [Heard.of(body).report for body in bodies]
+
+
+def test_sources_are_exhausted_when_all_said_so_in_this_attempt(told: tuple[Any, list[dict[str, Any]]]) -> None:
+    layout, bodies = told
+    hearing = Hearing(layout, 1.0)
+    token = bodies[0]["token"]
+    assert not hearing.exhausted(token)
+    for body in bodies:
+        hearing.take(Heard.of(body))
+    assert hearing.exhausted(token) and not hearing.exhausted("another attempt")
+    hearing.forget()
+    assert not hearing.exhausted(token) and hearing.history
+
+
+def test_a_report_that_is_none_is_refused(told: tuple[Any, list[dict[str, Any]]]) -> None:
+    with pytest.raises(DataError, match="not a worker's report"):
+        Heard.of({**told[1][0], "report": {"worker": "w"}})
