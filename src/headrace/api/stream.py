@@ -161,6 +161,7 @@ class KeyedStream:
         overlapping windows share. ``"auto"`` makes them before the shuffle where that pays, and keeps panes or
         whole windows by the rate and the number of keys it sees; ``True`` always keeps panes; ``False`` makes
         none. Answers are the same.
+
         ``late="shed"``: under more load than it can carry, the step abandons records that cannot be processed
         within ``shed_after``, or else within the tightest bound of a constraint on a path through it, and counts
         them (``shed``). Answers are then approximate. Only in realtime mode; other modes process everything.
@@ -194,8 +195,8 @@ class KeyedStream:
                 _threshold(name, at_least),
                 expect,
                 combine,
-                late,
-                duration_us(shed_after, "shed_after") if shed_after is not None else None,
+                late=late,
+                shed_after_us=duration_us(shed_after, "shed_after") if shed_after is not None else None,
             )
         )
 

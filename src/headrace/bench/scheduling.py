@@ -124,16 +124,16 @@ def measure(source: Source, total: int, **settings: Any) -> Outcome:
         recorders = {"C": c, "E": e}
         run = hr.run(burst_job(source, lambda step: hr.callback(recorders[step])), parallelism=1, **settings)
         tables = {step: recorder.read() for step, recorder in recorders.items()}
-    reports = [heard.scheduler for heard in run.reports()]
-    if not reports or not all(len(table["now_us"]) for table in tables.values()):
+    backlogs = [heard.backlog for heard in run.reports()]
+    if not backlogs or not all(len(table["now_us"]) for table in tables.values()):
         raise HeadraceError("the bench job produced no result")
     latencies = [_latencies_ms(table) for table in tables.values()]
     differences = np.array([_differences(tables["C"], total, 2), _differences(tables["E"], total, 10)]).sum(axis=0)
     return Outcome(
         float(np.mean([latency.mean() for latency, _ in latencies])),
         float(np.mean([latency[(at_s > 2) & (at_s < _CALM_S)].mean() for latency, at_s in latencies])),
-        max(report["peak_bytes"] for report in reports) / 1e6,
-        max(report["stopped_ms"] for report in reports),
+        max(backlog.peak_bytes for backlog in backlogs) / 1e6,
+        max(backlog.stopped_ms for backlog in backlogs),
         *differences.tolist(),
     )
 

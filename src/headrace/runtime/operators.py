@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -59,7 +60,15 @@ class Operator:
         if self.queue is None:
             self.process(port, batch)
         elif batch.rows:
-            self.queue.put(Waiting(port, batch, batch.born_us, batch.rows, batch.records.nbytes))
+            self._enqueue(Waiting(port, batch, batch.born_us, batch.rows, batch.records.nbytes))
+
+    def receive_partial(self, port: int, partial: pa.RecordBatch, born_us: int, tag_us: int | None = None) -> None:
+        """Take partial aggregates; only reduce steps are sent any."""
+        waiting = Waiting(port, partial, born_us, partial.num_rows, partial.nbytes, tag_us=tag_us)
+        if self.queue is None:
+            self.work(waiting)
+        else:
+            self._enqueue(waiting)
 
     def watermark(self, port: int, watermark_us: int) -> None:
         if self.queue is None:
@@ -73,8 +82,10 @@ class Operator:
             waiting.began(time.time_ns() // 1000)
         if isinstance(waiting.data, Batch):
             self.process(waiting.port, waiting.data)
-        else:
-            self.receive_partial(waiting.port, waiting.data, waiting.born_us, waiting.tag_us)
+            return
+        visit = self.meter.enter(waiting.rows, waiting.tag_us)
+        self.on_partial(waiting.port, waiting.data, waiting.born_us)
+        self.meter.leave(visit)
 
     def process(self, port: int, batch: Batch) -> None:
         """Process records now."""
@@ -83,11 +94,12 @@ class Operator:
             self.on_batch(port, batch)
             self.meter.leave(visit)
 
-    def receive_partial(self, port: int, partial: pa.RecordBatch, born_us: int, tag_us: int | None = None) -> None:
-        """Take partial aggregates from before the shuffle; only reduce steps are sent any."""
-        visit = self.meter.enter(partial.num_rows, tag_us)
-        self.on_partial(port, partial, born_us)
-        self.meter.leave(visit)
+    def _enqueue(self, waiting: Waiting) -> None:
+        """Let what a step of the same subtask sent wait for its turn."""
+        assert self.queue is not None
+        arrived_us = time.time_ns() // 1000
+        self.meter.arrived(arrived_us)
+        self.queue.put(replace(waiting, began=lambda now_us: self.meter.dequeued(now_us - arrived_us)))
 
     def advance(self, port: int, watermark_us: int) -> None:
         """An input has come so far; it takes effect when all inputs have."""

@@ -21,7 +21,7 @@ from headrace.runtime.batch import Batch, concat
 class Waiting:
     """A buffer with records or partials; ``born_us`` is the oldest time in it.
 
-    ``began`` is told when its turn has come (µs); None for what a step of the same subtask sent.
+    ``began`` is told when its turn has come (µs); ``tag_us`` is that of partials, records have their own.
     """
 
     port: int
@@ -49,10 +49,9 @@ def joined(buffers: list[Waiting]) -> Waiting:
             if buffer.began is not None:
                 buffer.began(now_us)
 
-    told = began if any(buffer.began is not None for buffer in buffers) else None
     data = concat([buffer.data for buffer in buffers if isinstance(buffer.data, Batch)])
     rows, nbytes = sum(buffer.rows for buffer in buffers), sum(buffer.nbytes for buffer in buffers)
-    return Waiting(buffers[0].port, data, min(buffer.born_us for buffer in buffers), rows, nbytes, told)
+    return Waiting(buffers[0].port, data, min(buffer.born_us for buffer in buffers), rows, nbytes, began)
 
 
 @dataclass(frozen=True, slots=True)

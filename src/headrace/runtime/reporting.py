@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any, Protocol
 
 import psutil
@@ -72,7 +73,7 @@ class Reporter:
             "cpu_s": cpu.user + cpu.system,
             "rss_bytes": self._process.memory_info().rss,
             "exhausted": exhausted,
-            "scheduler": self._scheduler.figures(),
+            "backlog": asdict(self._scheduler.backlog()),
             "engines": {
                 operator.name: [operator.choice.engine, operator.choice.reason]
                 for operator in self._operators.values()
@@ -95,8 +96,8 @@ class Reporter:
             if guard.skipped:
                 self._add(f"skipped:{name}", guard.skipped)
                 guard.skipped = 0
-        for name, shed in self._scheduler.newly_shed().items():
-            self._add(f"shed:{name}", shed)
+        for step, shed in self._scheduler.newly_shed().items():
+            self._add(f"shed:{step}", shed)
         for flow in flows:
             self._add(f"in:{flow.step}", flow.items_in)
             self._add(f"out:{flow.step}", flow.items_out)

@@ -14,11 +14,11 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
 
 from headrace.config import Schedule, check_schedule
 from headrace.graph.nodes import is_keyed
 from headrace.graph.paths import bound_through
+from headrace.measure.backlog import Backlog
 from headrace.runtime.edges import now_us
 from headrace.runtime.ends import Source
 from headrace.runtime.inbox import Inbox
@@ -127,19 +127,19 @@ class Scheduler:
             for operator in self._operators:
                 operator.queue = None if isinstance(operator.queue, Fifo) else operator.queue
 
-    def figures(self) -> dict[str, Any]:
-        """For the report: what waits where, and how much memory is used."""
+    def backlog(self) -> Backlog:
+        """For the report."""
         pressure = self._pressure
-        return {
-            "schedule": self._schedule,
-            "queues": {o.name: o.queue.buffers for o in self._operators if o.queue is not None},
-            "queued_bytes": pressure.queued_bytes,
-            "state_bytes": pressure.state_bytes,
-            "used_share": pressure.used_share,
-            "peak_bytes": pressure.peak_bytes,
-            "stopped_ms": pressure.stopped_us / 1000,
-            "shed": {name: asdict(queue.figures) for name, queue in self._shedding.items()},
-        }
+        return Backlog(
+            self._schedule,
+            {o.name: o.queue.buffers for o in self._operators if o.queue is not None},
+            pressure.queued_bytes,
+            pressure.state_bytes,
+            pressure.used_share,
+            pressure.peak_bytes,
+            pressure.stopped_us / 1000,
+            {name: asdict(queue.figures) for name, queue in self._shedding.items()},
+        )
 
     def newly_shed(self) -> dict[str, int]:
         """Records that steps have shed since this was last asked."""
