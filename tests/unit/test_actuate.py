@@ -105,6 +105,14 @@ def test_orders_name_the_lowest_deadline_of_a_senders_channels(tmp_path: Path) -
     assert Orders.from_wire(orders.to_wire()) == orders
 
 
+def test_buffers_that_are_cut_by_size_begin_large(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, cut_by="size")
+    given: list[Orders] = []
+    Controller(plan, control_job(plan), given.append, lambda what, text: None).start()
+    to_work = edge_of(plan, "first", "work")
+    assert given[0].sizes_bytes[to_work, 1] == 32_768 and given[0].deadlines_us[to_work, 1] == 1_000_000
+
+
 def test_what_is_set_by_hand_is_checked_and_stays(tmp_path: Path) -> None:
     plan = plan_of(tmp_path)
     with pytest.raises(ConfigError, match="elastic steps are work 1 to 4"):

@@ -40,7 +40,7 @@ def every_third(batch: Batch) -> Any:
     return batch.records.column("id").to_numpy() % 3 == 0
 
 
-# scalla fact 38: processed + shed = received; cmr fact 3: a promise waits for all that came before it
+# scalla fact 38, nephele-qos fact 18: processed + shed = received, promises are never shed; cmr fact 3: a promise waits for all that came before it
 @pytest.mark.parametrize("on_disk", [None, every_third], ids=["by buffer", "by record"])
 @given(data=st.data())
 @settings(max_examples=60)
