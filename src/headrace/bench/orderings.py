@@ -1,8 +1,8 @@
 """What the thesis's experiments say about who is better (SCALLA 4), each as a figure that can fail.
 
 Sort-merge is compared where the thesis's claim is about the engine: much more data than memory, few enough keys
-that hashing has their states in memory (its user click count). With far more states than memory, our sort-merge,
-which combines whole buffers and sorts numbers by numpy, is not the slowest; ``settings`` show it.
+that hashing has their states in memory (its user click count). With far more states than memory our sort-merge,
+which combines whole buffers and sorts by numpy, need not be the slowest: see ``settings``.
 """
 
 from __future__ import annotations
