@@ -85,10 +85,10 @@ class ReduceNode:
     at_least: tuple[str, float] | None = None
     expect: int | None = None
     combine: Combine = "auto"
-    pane_columns: tuple[str, ...] | None = None
-    """If a ``PaneNode`` feeds the step: which of its reducers each of this step's is, in order."""
     late: Late = "drop"
     shed_after_us: int | None = None
+    pane_columns: tuple[str, ...] | None = None
+    """If a ``PaneNode`` feeds the step: which of its reducers each of this step's is, in order."""
 
     @property
     def mergeable(self) -> bool:

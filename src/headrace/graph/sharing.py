@@ -108,7 +108,8 @@ def _pane_node(name: str, pane_us: int, steps: Sequence[ReduceNode]) -> PaneNode
 
 def _fed(step: ReduceNode, panes: PaneNode) -> ReduceNode:
     columns = (next(name for name, known in panes.reducers if same(known, own)) for _, own in step.reducers)
-    return replace(step, inputs=(panes.name,), pane_columns=tuple(columns))
+    options = replace(step.options, parallelism=None)  # it runs where its panes are
+    return replace(step, inputs=(panes.name,), pane_columns=tuple(columns), options=options)
 
 
 def _free_name(graph: Graph, name: str) -> str:
