@@ -217,8 +217,8 @@ def test_sources_are_not_read_while_memory_is_short() -> None:
     assert pressure.poll_rows(5000, None) == 1024, "nothing is known about rows yet"
     pressure.weigh(200, 0, stopped=False)
     assert pressure.poll_rows(5000, 10) == 80 and pressure.poll_rows(30, 10) == 30
-    pressure.weigh(950, 10, stopped=True)
-    assert pressure.poll_rows(5000, 10) == 0, "until a sixteenth is free"
+    pressure.weigh(990, 10, stopped=True)
+    assert pressure.poll_rows(5000, 10) == 0, "until a little of it is free"
     pressure.weigh(900, 40, stopped=False)
     assert pressure.poll_rows(5000, 10) == 10 and pressure.stopped_us == 30
     pressure.state_bytes = 5000

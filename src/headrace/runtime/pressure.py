@@ -7,7 +7,7 @@ the budget is what may be held, not what the process takes.
 
 from __future__ import annotations
 
-_LEAST_ROOM = 16
+_LEAST_ROOM = 64
 """Sources are read again when one part of so many is free, or they would be read record by record."""
 _FIRST_ROWS = 1024
 """Rows of a poll while nobody knows how large they are, or although memory is used up by state alone."""

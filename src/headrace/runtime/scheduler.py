@@ -12,7 +12,7 @@ senders, frozen per epoch. The growth of a reduce's state does not lower its ran
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 
 from headrace.config import Schedule, check_schedule
@@ -29,8 +29,7 @@ from headrace.runtime.policies import Head, make_policy
 from headrace.runtime.pressure import Pressure
 from headrace.runtime.profiling import Measured
 from headrace.runtime.queues import Fifo, InputQueue
-from headrace.runtime.reducing import Reduce
-from headrace.runtime.shedqueue import ShedQueue
+from headrace.runtime.shedqueue import shed_queues
 
 _TURN_NS = 4_000_000
 """How long a turn may take: what arrives, timers and due buffers wait for it, so half of ``cut``."""
@@ -55,19 +54,18 @@ class Scheduler:
         self._fed = sum(_receivers(o) for o in operators.values() if isinstance(o, Source))
         self._pressure = Pressure(plan.settings.budget_bytes, plan.settings.queue_bytes)
         self._inbox = Inbox(0)
-        self._shedding = {
-            o.name: _shed_queue(plan, o) for o in self._operators if isinstance(o, Reduce) and _sheds(plan, o)
-        }
+        self._shedding = shed_queues(plan, self._operators)
         self._refusing, self._state_weighed_us = False, 0
         self._schedule: Schedule = plan.settings.schedule
+        self._policy = make_policy(self._schedule, plan.settings.hybrid, seed=0)
+        self._queues: list[InputQueue] = []
 
     def begin(self, inbox: Inbox, orders: Orders) -> None:
         """A new epoch with its inbox: operators get their queues."""
         self._inbox, self._refusing = inbox, False
         self._pressure.begin(now_us())
         inbox.limit_bytes = self._pressure.limit_bytes
-        for operator in self._operators:
-            operator.queue = self._shedding.get(operator.name)
+        self._give(self._shedding.get)
         self._use(check_schedule(orders.schedule or self._settings.schedule))
 
     def finish(self) -> None:
@@ -76,8 +74,7 @@ class Scheduler:
             self._keep_promises()
             for head in self._heads():
                 self._serve(head.place)
-        for operator in self._operators:
-            operator.queue = None
+        self._give(lambda step: None)
 
     def obey(self, orders: Orders) -> None:
         """Work by another schedule from now on, if so ordered; by ``direct`` once what waits has been processed."""
@@ -89,22 +86,22 @@ class Scheduler:
         self._schedule = schedule
         self._policy = make_policy(schedule, self._settings.hybrid, seed=0)
         if schedule != "direct":
-            for operator in self._operators:
-                operator.queue = operator.queue or Fifo()
+            held = {operator.name: operator.queue for operator in self._operators}
+            self._give(lambda step: held[step] or Fifo())
 
     @property
     def queued(self) -> bool:
         """Whether operators have queues, so that all there is should be read into them."""
-        return any(operator.queue is not None for operator in self._operators)
+        return bool(self._queues)
 
     @property
     def waiting(self) -> bool:
         """Whether there is work in the queues."""
-        return not all(queue.empty for queue in self._queues())
+        return not all(queue.empty for queue in self._queues)
 
     def poll_rows(self, most: int) -> int:
         """How many rows the sources may be asked for now; 0 while memory is short."""
-        queues = self._queues()
+        queues = self._queues
         if not self._fed or not queues:
             return most
         sizes = [queue.put_bytes / queue.put_rows for queue in queues if queue.put_rows]
@@ -114,6 +111,8 @@ class Scheduler:
 
     def turn(self) -> None:
         """Keep promises and work until nothing waits or the turn's time is over."""
+        if not self._queues and not self._pressure.counts_state:
+            return
         until_ns = time.perf_counter_ns() + _TURN_NS
         self._keep_promises()
         self._weigh()
@@ -123,9 +122,8 @@ class Scheduler:
             self._weigh()
             if time.perf_counter_ns() >= until_ns:
                 break
-        if self._schedule == "direct" and self.queued and not self.waiting:
-            for operator in self._operators:
-                operator.queue = None if isinstance(operator.queue, Fifo) else operator.queue
+        if self._schedule == "direct" and len(self._queues) > len(self._shedding) and not self.waiting:
+            self._give(self._shedding.get)
 
     def backlog(self) -> Backlog:
         """For the report."""
@@ -145,8 +143,10 @@ class Scheduler:
         """Records that steps have shed since this was last asked."""
         return {name: queue.newly_shed() for name, queue in self._shedding.items()}
 
-    def _queues(self) -> list[InputQueue]:
-        return [operator.queue for operator in self._operators if operator.queue is not None]
+    def _give(self, queue_of: Callable[[str], InputQueue | None]) -> None:
+        for operator in self._operators:
+            operator.queue = queue_of(operator.name)
+        self._queues = [operator.queue for operator in self._operators if operator.queue is not None]
 
     def _heads(self) -> list[Head]:
         return [
@@ -178,14 +178,14 @@ class Scheduler:
         measured.add(waiting.rows, waiting.nbytes, made, put, elapsed_ns)
 
     def _put_bytes(self) -> int:
-        return sum(queue.put_bytes for queue in self._queues())
+        return sum(queue.put_bytes for queue in self._queues)
 
     def _weigh(self) -> None:
         now, pressure = now_us(), self._pressure
         if pressure.counts_state and now - self._state_weighed_us >= _WEIGH_STATE_US:
             self._state_weighed_us = now
             pressure.state_bytes = sum(store.nbytes for o in self._operators for store in o.stores().values())
-        queued_bytes = sum(queue.nbytes for queue in self._queues())
+        queued_bytes = sum(queue.nbytes for queue in self._queues)
         self._inbox.weigh(queued_bytes, pressure.state_bytes)
         pressure.weigh(queued_bytes + self._inbox.held_bytes, now, stopped=self._refusing or self._inbox.blocked)
 
@@ -198,18 +198,6 @@ def _has_queue(plan: JobPlan, stage: int, operator: Operator) -> bool:
     at, node = plan.layout.stages[stage], plan.graph.by_name.get(operator.name)
     alone = at.first == at.last
     return not isinstance(operator, Source) and (alone or (node is not None and is_keyed(node)))
-
-
-def _sheds(plan: JobPlan, reduce: Reduce) -> bool:
-    """Where stages run one after the other nothing is late: results come when the epoch ends."""
-    return plan.eager and reduce.node.late == "shed"
-
-
-def _shed_queue(plan: JobPlan, reduce: Reduce) -> ShedQueue:
-    node = reduce.node
-    bound_us = node.shed_after_us or bound_through(plan.graph, node.name)
-    assert bound_us is not None, "the graph was validated"
-    return ShedQueue(bound_us, reduce.on_disk if node.memory_bytes is not None else None)
 
 
 def _receivers(operator: Operator) -> int:

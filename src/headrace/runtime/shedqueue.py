@@ -9,16 +9,20 @@ the largest schedulable subset is kept (facts 36 and 37: the same, or more).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
+from headrace.graph.paths import bound_through
 from headrace.runtime.batch import Batch
 from headrace.runtime.deadlines import Item, KeyPlace, RecordCosts, batch_item, items_of
 from headrace.runtime.edges import now_us
+from headrace.runtime.operators import Operator
+from headrace.runtime.plan import JobPlan
 from headrace.runtime.queues import Promise, Waiting
+from headrace.runtime.reducing import Reduce
 from headrace.runtime.shedding import CostAware, EarliestDeadline, Shedder, ShedFigures
 
 OnDisk = Callable[[Batch], npt.NDArray[np.bool_]]
@@ -124,3 +128,15 @@ class ShedQueue:
             return waiting
         nbytes = waiting.nbytes * len(rows) // arrival.batch.rows
         return replace(waiting, data=arrival.batch.take(rows), rows=len(rows), nbytes=nbytes)
+
+
+def shed_queues(plan: JobPlan, operators: Iterable[Operator]) -> dict[str, ShedQueue]:
+    """A queue for each step that sheds; none where stages run one after the other: there nothing is late."""
+    queues = {}
+    for operator in operators:
+        if plan.eager and isinstance(operator, Reduce) and operator.node.late == "shed":
+            bound_us = operator.node.shed_after_us or bound_through(plan.graph, operator.name)
+            assert bound_us is not None, "the graph was validated"
+            costs_differ = operator.node.memory_bytes is not None
+            queues[operator.name] = ShedQueue(bound_us, operator.on_disk if costs_differ else None)
+    return queues
