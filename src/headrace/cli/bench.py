@@ -18,11 +18,12 @@ _EXPERIMENTS = {
     "latency": "each item timed through one shuffle and a keyed Python step; stock PySpark in the same run",
     "keyed-count": "running count per key at a high rate, vectorised",
     "throughput": "CSV files as fast as possible into windowed counts; stock Spark SQL on the same files",
-    "hash-engines": "every hash engine and sort-merge by skew, order of keys and memory; expiring sessions",
+    "hash-engines": "hash engines and sort-merge by skew, order of keys and memory; sessions; stock Spark on the same files",
     "combining": "sliding windows from panes or one by one, by size and values per key; the constant of the rule",
     "combine": "moving averages of trades by window size, with panes, without, and by stock Spark",
     "macd": "two moving averages over shared panes, unshared, by re-run batch jobs and by stock Spark",
     "model-accuracy": "predicted against measured latency over rates, deadlines, subtasks and service times",
+    "scheduling": "a burst beyond the memory budget under each schedule: latency, memory, how long reading stopped",
     "recovery": "kill -9 of driver and workers at random moments; answers compared with a reference",
 }
 
@@ -72,14 +73,16 @@ def bench(
         print(json.dumps(figures))
     else:
         _print(console, figures)
-    if any(figures.get(key) for key in ("lost", "duplicated", "wrong")):
+    if any(figures.get(key) for key in ("lost", "duplicated", "wrong", "orders_failed", "disagreements")):
         raise typer.Exit(1)
 
 
 def _print(console: Console, figures: dict[str, Any]) -> None:
     """One row per figure; where an experiment has several settings, one row per setting before."""
-    settings: list[dict[str, Any]] = figures.pop("settings", [])
-    if settings:
+    for name in ("settings", "jobs"):
+        settings: list[dict[str, Any]] = figures.pop(name, [])
+        if not settings:
+            continue
         table = Table(*settings[0])
         for setting in settings:
             table.add_row(*(_shown(value) for value in setting.values()))
@@ -88,6 +91,11 @@ def _print(console: Console, figures: dict[str, Any]) -> None:
     for key, value in figures.items():
         table.add_row(key, _shown(value))
     console.print(table)
+
+
+def _tell(line: str) -> None:
+    """Progress of an experiment with many runs."""
+    print(line, file=sys.stderr, flush=True)
 
 
 def _shown(value: Any) -> str:
@@ -122,23 +130,27 @@ def _experiment(
     if name == "hash-engines":
         from headrace.bench.hash_engines import hash_engines
 
-        return lambda: hash_engines(items, lambda line: print(line, file=sys.stderr, flush=True))
+        return lambda: hash_engines(items, _tell, stock=stock)
     if name == "combining":
         from headrace.bench.combining import combining
 
-        return lambda: combining(items, lambda line: print(line, file=sys.stderr, flush=True))
+        return lambda: combining(items, _tell)
     if name == "combine":
         from headrace.bench.combine import combine
 
-        return lambda: combine(lambda line: print(line, file=sys.stderr, flush=True), stock=stock, **settings)
+        return lambda: combine(_tell, stock=stock, seconds=seconds or 20, **settings)
     if name == "macd":
         from headrace.bench.macd import macd
 
-        return lambda: macd(lambda line: print(line, file=sys.stderr, flush=True), stock=stock, **settings)
+        return lambda: macd(_tell, stock=stock, seconds=seconds or 720, **settings)
+    if name == "scheduling":
+        from headrace.bench.scheduling import scheduling
+
+        return lambda: scheduling(_tell, **settings)
     if name == "model-accuracy":
         from headrace.bench.model_accuracy import model_accuracy
 
-        return lambda: model_accuracy(lambda line: print(line, file=sys.stderr, flush=True), quick=quick)
+        return lambda: model_accuracy(_tell, quick=quick)
     from headrace.bench.recovery import recovery
 
     return lambda: recovery(kills, rate or 5000, seconds or 20 * kills, seed, **{"epoch": "3 s", **settings})

@@ -11,10 +11,10 @@ from rich.text import Text
 
 from headrace.cli import options
 from headrace.cli.answers import answering
+from headrace.cli.costs import ReduceCost, reduce_costs
 from headrace.cli.loading import load_job
 from headrace.cli.panes import in_words_about, pane_choices
-from headrace.cli.predictions import costs_of, predictions
-from headrace.cli.predictions import in_sentences as predictions_in_sentences
+from headrace.cli.predictions import constraint_sentences, known_costs, predictions
 from headrace.config import Settings
 from headrace.graph.render import describe, render
 from headrace.units import in_words
@@ -46,7 +46,7 @@ def explain(
         answer |= explanation(plan, needed(mode))
         found: dict[str, Any] | None = None
         if plan.graph.constraints and plan.eager:
-            found = predictions(plan, costs_of(plan, calibrate=calibrate, trace=trace), rate)
+            found = predictions(plan, known_costs(plan, calibrate=calibrate, trace=trace), rate)
             answer["predictions"] = found
         if not json:
             show(plan, needed(mode), found)
@@ -77,6 +77,7 @@ def explanation(plan: JobPlan, settings: tuple[Setting, ...]) -> dict[str, Any]:
         "panes": pane_choices(plan.graph),
         "shared": [{"step": step, "runs_as": other} for step, other in plan.graph.shared],
         "constraints": [constraint.describe() for constraint in plan.graph.constraints],
+        "costs": [cost.as_data() for cost in costs_of(plan)],
         "spark": [{"key": s.key, "value": s.value, "why": s.why} for s in settings],
     }
 
@@ -87,9 +88,16 @@ def show(plan: JobPlan, settings: tuple[Setting, ...], found: dict[str, Any] | N
     console.print(Text(render(plan.graph, plan.layout)))
     console.print(Text("\n".join(["", *in_sentences(plan), ""])))
     if found is not None:
-        console.print(Text("\n".join([*predictions_in_sentences(found), ""])))
+        console.print(Text("\n".join([*constraint_sentences(found), ""])))
     console.print(_schemas(plan))
+    if costs := costs_of(plan):
+        console.print(Text("\n".join(["Cost of each reduce, at most", *(f"  {c.sentence()}" for c in costs), ""])))
     console.print(_settings(plan, settings))
+
+
+def costs_of(plan: JobPlan) -> list[ReduceCost]:
+    """Of batch jobs only: a stream has no size."""
+    return reduce_costs(plan) if plan.settings.mode == "batch" else []
 
 
 def in_sentences(plan: JobPlan) -> list[str]:

@@ -18,7 +18,7 @@ from headrace.runtime.plan import JobPlan
 from headrace.units import in_words, rate_per_s
 
 
-def costs_of(plan: JobPlan, *, calibrate: bool, trace: Path | None) -> Costs:
+def known_costs(plan: JobPlan, *, calibrate: bool, trace: Path | None) -> Costs:
     """Where the figures come from: an earlier run's trace, sample records, or defaults."""
     costs = calibrated(plan) if calibrate else Costs()
     if trace is None:
@@ -39,7 +39,7 @@ def predictions(plan: JobPlan, costs: Costs, rate: str | None) -> dict[str, Any]
     }
 
 
-def in_sentences(found: dict[str, Any]) -> list[str]:
+def constraint_sentences(found: dict[str, Any]) -> list[str]:
     """The same for people."""
     lines = [f"Constraints, by {found['costs_from']}"]
     for one in found["constraints"]:

@@ -8,7 +8,7 @@ five phases per stage instead of twelve per map-reduce pair, and one epoch gap f
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from headrace.errors import UnstableError
@@ -52,7 +52,7 @@ class Stage:
     or each ``in_turn``, as the thesis's. ``wait_error`` is the fitted e of Nephele 2.9; ``arrivals_cv2``
     and ``rows_together`` (buffers of several senders that come at once) replace the assumption of
     independent senders once they are measured. ``poll_s`` is for sources asked at fixed times, ``paced`` for those
-    whose records are due at a fixed rate: their subtasks keep step, and their buffers come together.
+    whose records are due at a fixed rate.
     """
 
     name: str
@@ -95,8 +95,6 @@ def path_of(
             cuts = cuts_of(opened_per_s, _arrivals_cv2(before, rows), sending_per_s * stage.item_bytes, buffering)
             phases.append(_buffer(stage, cuts))
         rows = rows_of(cuts, sending_per_s, senders, subtasks[at])
-        if at == 1 and stages[0].paced:
-            stage = replace(stage, rows_together=float(senders))
         phases += _phases(stage, rows, bounded)
     if first is not None:
         names = [phase.name for phase in phases]

@@ -26,7 +26,8 @@ from headrace.state.changes import Store
 from headrace.state.choosing import Choice
 from headrace.state.grouping import Rows
 from headrace.state.keyed import KeyedStore
-from headrace.state.panes import Settled
+from headrace.state.panes import Settled, at_pane_zero
+from headrace.state.sliding import LEAST_PANES, Sliding
 from headrace.state.table import GroupTable
 
 _ROWS_PER_CALL = 65_536
@@ -48,6 +49,9 @@ class PanedReduce(Reduce):
         self._rest = self.new_table()
         self._marks = KeyedStore(node.name, lambda keys: [int(str(key)) for key in keys])
         self.forms = Forms(node.window) if chooses_panes(node) else None
+        panes, slide = node.window.size_us // node.window.pane_us, node.window.every_us // node.window.pane_us
+        long = panes >= LEAST_PANES and node.memory_bytes is None
+        self._sliding = Sliding(panes, slide, self._partial_of, self.new_table) if long else None
         self._held: list[int] = []
         self._closed_us = self._marked_us = NEVER_US
         self._born_us = 0
@@ -61,8 +65,8 @@ class PanedReduce(Reduce):
         self._held = slices
         marks = [closed for _, _, closed in self._marks.all_of("closed")]
         self._closed_us = self._marked_us = max(marks, default=NEVER_US)
-        if self.forms is not None and (len(self.table) or len(self._rest)):
-            self.forms.resume(paned=len(self.table) >= len(self._rest))
+        if self.forms is not None and len(self._rest) > len(self.table):
+            self.forms.paned = False
 
     @property
     def choice(self) -> Choice | None:
@@ -76,15 +80,19 @@ class PanedReduce(Reduce):
         batch = without_closed(self, batch, self._window)
         if not batch.rows:
             return
-        panes, rows_before = batch.times // self._window.pane_us, len(self.table)
+        panes, rows_before = self.panes_of(batch.times), len(self.table)
         kept, newest = batch, int(panes.max())
         if self.forms is not None and not (held := self.forms.in_panes(panes)).all():
             self._add_to_windows(batch.where(~held), np.full(int((~held).sum()), self._closed_us))
             kept, panes = batch.where(held), panes[held]
         if kept.rows:
+            self._note_change(panes)
             self._emit_early(self.states.absorb(kept.records, self.key_columns(kept.records), panes, kept.times))
         if self.forms is not None:
             self.forms.see(newest, batch.rows, kept.rows, len(self.table) - rows_before)
+
+    def panes_of(self, times: Times) -> Times:
+        return times // self._window.pane_us
 
     def on_partial(self, port: int, partial: pa.RecordBatch, born_us: int) -> None:
         self._born_us = born_us
@@ -94,12 +102,13 @@ class PanedReduce(Reduce):
             self._merge_into_windows(partial.filter(pa.array(~held)))
             kept = partial.filter(pa.array(held))
         if kept.num_rows:
+            self._note_change(panes)
             self._emit_early(self.states.absorb_partial(kept))
         if self.forms is not None and partial.num_rows:
             self.forms.see(int(panes.max()), partial.num_rows, kept.num_rows, len(self.table) - rows_before)
 
     def _add_to_windows(self, batch: Batch, after: Times) -> None:
-        """Add records to each of their windows that ends after what each record may still change."""
+        """Add each record to those of its windows that end ``after`` a time of its own."""
 
         def add(at: Rows, ends: Times) -> None:
             records = batch.records.take(pa.array(at))
@@ -141,6 +150,8 @@ class PanedReduce(Reduce):
         while (end := self._next_end()) is not None and end <= watermark_us:
             for table, rows in self._whole(end):
                 self._emit_window(table, rows[self.final(table, rows)], end)
+                if self.forms is not None:
+                    self.forms.closed(len(rows))
             self._rest.drop(self._rest.rows_of(end))
             self._closed_us = end
             for pane in self.states.panes():
@@ -175,7 +186,23 @@ class PanedReduce(Reduce):
                     self._rest.absorb_partial(_at_panes(self.table.export(rows), np.full(len(rows), end)))
             yield self._rest, self._rest.rows_of(end)
             return
-        yield from self.states.settled(panes, self._rest.export(own) if len(own) else None)
+        if self._sliding is None:
+            yield from self.states.settled(panes, self._rest.export(own) if len(own) else None)
+            return
+        merged = self._sliding.window(panes.start)
+        if len(own):
+            self._sliding.forget()  # the table may be its own
+            merged.absorb_partial(at_pane_zero(self._rest.export(own)))
+        yield merged, merged.rows_of(0)
+
+    def _partial_of(self, pane: int) -> pa.RecordBatch | None:
+        rows = self.table.rows_of(pane)
+        return self.table.export(rows) if len(rows) else None
+
+    def _note_change(self, panes: Times) -> None:
+        """A pane below those that are merged already can only be one that a silent partition left open."""
+        if self._sliding is not None and int(panes.min()) < self._sliding.upto:
+            self._sliding.forget()
 
     def _emit_window(self, table: GroupTable, rows: Rows, end: int) -> None:
         if len(rows):
@@ -184,14 +211,18 @@ class PanedReduce(Reduce):
             self.emit(Batch(self.results(rows, bounds, table), np.full(n, end - 1), self._born_us))
 
     def _sort_out_late(self, batch: Batch) -> Batch:
-        """Drop and count what is too late for all its windows; keep what is in time for all."""
+        """Drop and count what is too late for all its windows; keep what is in time for all.
+
+        A window that has been emitted stays closed, also for a partition that was silent and had promised less.
+        """
         assert batch.late is not None
         first, last = first_end(batch.times, self._window), last_end(batch.times, self._window)
-        dropped = last <= batch.late
+        reached = np.maximum(batch.late, self._closed_us)
+        dropped = last <= reached
         self.meter.late += int(dropped.sum())
-        some = ~dropped & (first <= batch.late)
+        some = ~dropped & (first <= reached)
         if some.any():
-            self._add_to_windows(batch.where(some), batch.late[some])
+            self._add_to_windows(batch.where(some), reached[some])
         return batch.where(~dropped & ~some)
 
 
