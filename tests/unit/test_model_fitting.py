@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from headrace.measure.moments import Moments
 from headrace.measure.report import Report, SubtaskId, SubtaskReport
@@ -13,7 +11,8 @@ from headrace.model.buffers import Buffering, paced_cuts
 from headrace.model.costs import PER_RECORD, SHUFFLED, Costs, StepCost
 from headrace.model.fitting import fitted
 from headrace.model.laws import total_of
-from headrace.model.stages import Stage, Transfer, path_of
+from headrace.model.queueing import Seconds
+from headrace.model.stages import Transfer
 
 
 def reports(sizes: list[int], batch_ms: float, record_ms: float) -> list[Report]:
@@ -49,31 +48,37 @@ def test_what_no_report_shows_stays() -> None:
     assert found.steps["late"] == before.steps["late"] and found.transfer == SHUFFLED
 
 
-@given(st.floats(0.0001, 0.02), st.floats(0.001, 0.05))
-def test_records_due_by_the_clock_fill_buffers_like_clockwork(every_s: float, deadline_s: float) -> None:
+def twice_read(every_s: float, deadline_s: float, apart: float) -> tuple[Seconds, float]:
+    """Waits and mean interval of cuts when a source is read at two beats of one deadline, ``apart`` of it."""
+    beats_s = deadline_s * np.sort(np.concatenate([np.arange(200), np.arange(200) + apart]))
+    due_s = np.arange(0, 150 * deadline_s, every_s)
+    read_at = np.searchsorted(beats_s, due_s)
+    oldest_s = np.ceil(beats_s[read_at - 1] / every_s) * every_s  # of the records read with this one
+    return (oldest_s + deadline_s - due_s)[read_at > 1], float(np.diff(beats_s[:100]).mean())
+
+
+def test_a_paced_source_is_read_on_two_beats_at_any_distance() -> None:
+    """As ``runtime.subtask`` does: it wakes when a buffer is due, cuts it, then reads what came meanwhile."""
+    every_s, deadline_s = 0.0005, 0.040
     cuts = paced_cuts(every_s, 0.0, Buffering(deadline_s))
-    due_s = [0.0]
-    while due_s[-1] + every_s <= deadline_s * (1 + 1e-9):
-        due_s.append(due_s[-1] + every_s)
-    assert cuts.cycle_s == pytest.approx(len(due_s) * every_s)
-    waits_s = deadline_s - np.array(due_s)
-    assert cuts.gathered.mean_s == pytest.approx(waits_s.mean(), abs=0.5 * every_s)
+    runs = [twice_read(every_s, deadline_s, apart) for apart in np.linspace(0.02, 0.98, 25)]
+    waits_s = np.concatenate([waits for waits, _ in runs])
+    assert cuts.cycle_s == pytest.approx(np.mean([cycle for _, cycle in runs]), rel=0.05)
+    assert cuts.gathered.mean_s == pytest.approx(waits_s.mean(), rel=0.03)
+    assert cuts.gathered.var_s2 == pytest.approx(waits_s.var(), rel=0.10)
+    shares = np.array([np.mean(waits_s <= time_s) for time_s in (0.010, 0.020, 0.030)])
+    assert cuts.gathered.below(np.array([0.010, 0.020, 0.030])) == pytest.approx(shares, abs=0.04)
+
+
+def test_a_record_that_comes_alone_waits_for_its_whole_deadline() -> None:
+    cuts = paced_cuts(0.1, 0.0, Buffering(0.02))
+    assert cuts.gathered.mean_s == pytest.approx(0.02) and cuts.gathered.var_s2 == pytest.approx(0, abs=1e-12)
+    assert cuts.cycle_s == 0.1 and cuts.cycle_cv2 == 0
 
 
 def test_a_full_buffer_of_a_paced_source_leaves_before_its_deadline() -> None:
     cuts = paced_cuts(0.001, 100.0, Buffering(0.050, most_bytes=1000))
     assert cuts.gathered.lifetime_s == pytest.approx(0.010)
-
-
-def test_paced_subtasks_send_in_step_so_that_rows_wait_for_each_other() -> None:
-    read = Stage("read", 1e-6, paced=True)
-    count = Stage("count", 50e-6, row_s=0.001, item_bytes=10)
-
-    def queue_s(senders: int) -> float:
-        path = path_of(1000, (read, count), (senders, 1), Buffering(0.020))
-        return next(phase.spread.mean_s for phase in path.phases if phase.name == "count: queue")
-
-    assert queue_s(1) < 1e-4 and queue_s(2) > 0.0005
 
 
 def test_rows_that_are_held_up_make_the_tail_and_leave_the_median() -> None:
