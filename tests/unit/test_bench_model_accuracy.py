@@ -21,11 +21,13 @@ from headrace.bench.model_accuracy import (
     by_second,
     calibrated,
     calibration_figures,
+    calmest,
     compared,
     job_of,
     predict_s,
     shares,
 )
+from headrace.bench.probe import Probe
 from headrace.config import Settings
 from headrace.errors import UnstableError
 from headrace.measure.moments import Moments
@@ -56,7 +58,7 @@ def report(batch_records: int, service_ms: float) -> Report:
 
 
 def measured(latency_s: list[float], reports: tuple[Report, ...] = ()) -> Measured:
-    return Measured(plan_of(CALIBRATION), (np.array(latency_s),), reports, len(latency_s), 0, 0)
+    return Measured(plan_of(CALIBRATION), (np.array(latency_s),), reports, len(latency_s), 0, 0, 0.0)
 
 
 def test_no_setting_is_tested_that_the_model_was_calibrated_on() -> None:
@@ -78,7 +80,7 @@ def test_a_service_takes_its_time_per_record() -> None:
 
 def test_predictions_follow_the_settings() -> None:
     by_cut = [predict_s(plan_of(s), COSTS, s) for s in (Setting(2000, 10, 2, 50), Setting(2000, 40, 2, 50))]
-    assert by_cut[1][0] - by_cut[0][0] == pytest.approx(0.015, abs=0.003)
+    assert by_cut[1][0] - by_cut[0][0] == pytest.approx(0.030 / 2**0.5, abs=0.003)
     assert by_cut[1][1] - by_cut[0][1] == pytest.approx(0.030, abs=0.006)
     slow = Setting(2000, 40, 2, 400)
     assert predict_s(plan_of(slow), COSTS, slow)[0] > by_cut[1][0] + 0.004
@@ -109,6 +111,22 @@ def test_one_stall_does_not_decide_a_setting_but_is_shown() -> None:
     assert [len(second) for second in seconds] == [1000, 1000, 1000]
     run = replace(measured([]), latency_s=seconds)
     assert run.quantile_s(0.99) == pytest.approx(0.010) and run.whole_s(0.99) == pytest.approx(0.500)
+
+
+def test_the_calmest_seconds_count_by_the_probe_and_not_by_latency() -> None:
+    seconds = tuple(np.array([float(n)]) for n in range(5))
+    kept = calmest(seconds, [0.3, 0.1, 0.9, 0.2, 0.8, 0.0])
+    assert [second[0] for second in kept] == [0.0, 1.0, 3.0]
+
+
+def test_a_probe_notes_how_late_it_wakes() -> None:
+    with Probe() as probe:
+        while len(probe.late_s) < 5:
+            time.thread_time()
+    first, last = probe.late_s[0][0], probe.late_s[-1][0]
+    assert all(late_s >= 0 for _, late_s in probe.late_s)
+    assert probe.held_s(first, last + 1) == pytest.approx(sum(late_s for _, late_s in probe.late_s))
+    assert probe.held_s(last + 1, last + 2) == 0
 
 
 def test_shares_count_settings_near_enough_and_a_refusal_as_wrong() -> None:

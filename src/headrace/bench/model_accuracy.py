@@ -5,8 +5,9 @@ The model is calibrated by two runs of its own, at settings that are not among t
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from typing import Any
@@ -20,6 +21,7 @@ from headrace.actuate.paths import plant_of
 from headrace.actuate.planning import predicted
 from headrace.bench.figures import TreeWatch
 from headrace.bench.latency import Numbered, count_up
+from headrace.bench.probe import Probe
 from headrace.bench.recorder import Table, recording
 from headrace.errors import HeadraceError, UnstableError
 from headrace.measure.report import Report
@@ -29,7 +31,7 @@ from headrace.runtime.plan import JobPlan
 
 Values = npt.NDArray[np.float64]
 Say = Callable[[str], None]
-_WARMUP_S, _SECONDS = 2, 6
+_WARMUP_S, _SECONDS = 2, 9
 _NEAR_P50, _NEAR_P99 = 0.20, 0.30
 
 
@@ -63,7 +65,7 @@ class Service:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Latency of every record after the warm-up, second by second, and what workers reported meanwhile."""
+    """Latency of every record after the warm-up in the calmest seconds, and what workers reported meanwhile."""
 
     plan: JobPlan
     latency_s: tuple[Values, ...]
@@ -71,9 +73,10 @@ class Measured:
     items: int
     lost: int
     duplicated: int
+    load_1m: float
 
     def quantile_s(self, share: float) -> float:
-        """The usual quantile of a second: one stall of the machine is one second's, not the setting's."""
+        """The usual quantile of a second: a stall of the machine is its second's, not the setting's."""
         return float(np.median([np.quantile(second, share) for second in self.latency_s]))
 
     def whole_s(self, share: float) -> float:
@@ -96,8 +99,9 @@ def measure(session: Any, setting: Setting, *, rate: Any = None, seconds: int = 
         job = job_of(setting, recorder, rate or f"{setting.rate}/s", total)
         run = hr.start(job, spark=session, parallelism=setting.subtasks, cut=f"{setting.cut_ms} ms")
         try:
-            if not run.wait(60 + seconds):
-                raise HeadraceError(f"{setting} did not end")
+            with Probe() as probe:
+                if not run.wait(60 + seconds):
+                    raise HeadraceError(f"{setting} did not end")
         finally:
             run.stop()
             run.forget()
@@ -106,7 +110,9 @@ def measure(session: Any, setting: Setting, *, rate: Any = None, seconds: int = 
     began_s = table["due_us"].min() / 1e6 + _WARMUP_S
     reports = tuple(heard.report for heard in run.reports() if heard.report.at_s > began_s + 1)
     lost, twice = int((seen == 0).sum()), int(np.maximum(seen - 1, 0).sum())
-    return Measured(run.plan, by_second(table, began_s), reports, total, lost, twice)
+    load_1m = round(os.getloadavg()[0], 2)
+    kept = calmest(by_second(table, began_s), [probe.held_s(began_s + n, began_s + n + 1) for n in range(seconds)])
+    return Measured(run.plan, kept, reports, total, lost, twice, load_1m)
 
 
 def by_second(table: Table, began_s: float) -> tuple[Values, ...]:
@@ -114,6 +120,12 @@ def by_second(table: Table, began_s: float) -> tuple[Values, ...]:
     due_s, latency_s = table["due_us"] / 1e6 - began_s, (table["now_us"] - table["due_us"]) / 1e6
     seconds = np.floor(due_s).astype(np.int64)
     return tuple(latency_s[seconds == second] for second in range(int(seconds.max()) + 1) if (seconds == second).any())
+
+
+def calmest(seconds: tuple[Values, ...], held_s: Sequence[float]) -> tuple[Values, ...]:
+    """The half of the seconds in which the machine held others up the least, in order."""
+    best = sorted(range(len(seconds)), key=lambda second: held_s[second])[: -(-len(seconds) // 2)]
+    return tuple(seconds[second] for second in sorted(best))
 
 
 def calibrated(uneven: Measured, even: Measured) -> Costs:
@@ -141,6 +153,7 @@ def compared(setting: Setting, predicted_s: tuple[float, float] | None, measured
         row[f"predicted_{name}_ms"] = round(1000 * predicted_s[at], 2) if predicted_s is not None else None
         row[f"{name}_error"] = round(predicted_s[at] / real_s - 1, 3) if predicted_s is not None else None
     row["whole_p99_ms"] = round(1000 * measured.whole_s(0.99), 2)
+    row["load_1m"] = measured.load_1m
     return row
 
 
