@@ -128,6 +128,12 @@ def test_a_bound_over_several_paths_is_shared_out_so_that_none_exceeds_it(tmp_pa
     assert max(sums) == pytest.approx(0.080, rel=0.05) and max(sums) <= 0.080 + 1e-9 and min(sums) < max(sums)
 
 
+def test_steps_without_cost_leave_the_bound_to_channels() -> None:
+    free = Costs({step: StepCost(0.0, 0.0) for step in ("read", "double", "count", "out")})
+    (made,) = forecast(planned(None), free)
+    assert [(budget.name, budget.bound_s) for budget in made.budgets] == [("double → count", pytest.approx(0.060))]
+
+
 def test_a_bound_that_cannot_be_met_is_answered_with_the_smallest_that_could() -> None:
     (made,) = forecast(planned(bounds=({"p99": "5 ms"},)), BUSY)
     assert isinstance(made.sizing, Unattainable) and made.sizing.smallest_bound_s is not None

@@ -6,13 +6,13 @@ SCALLA 2.9 and 2.12 for our runtime. Costs are defaults, calibrated on samples o
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import chain, pairwise
 
-from headrace.actuate.paths import cost_of, limits_of, plant_of, records_per_input, total_rate_per_s
+from headrace.actuate.budgets import budgets_of
+from headrace.actuate.paths import limits_of, plant_of, total_rate_per_s
 from headrace.actuate.topology import constraint_of, topology_of
 from headrace.control.constraints import Constraint
 from headrace.errors import UnstableError
-from headrace.model.budgets import Budget, Operator, split_bound
+from headrace.model.budgets import Budget
 from headrace.model.buffers import Buffering
 from headrace.model.costs import Costs
 from headrace.model.phases import Path
@@ -82,14 +82,14 @@ def _forecast(
 ) -> Forecast:
     bound_s = constraint.bound_ms / 1000
     if rate_per_s is None:
-        return Forecast(constraint, None, _budgets(plan, costs, constraint, None), None, None, UNKNOWN_RATE)
+        return Forecast(constraint, None, budgets_of(plan, costs, constraint, {}), None, None, UNKNOWN_RATE)
     at_start, overload = None, ""
     try:
         at_start = Prediction.of(predicted(plan, plant, rate_per_s))
     except UnstableError as error:
         overload = f"as laid out it cannot keep up ({error}); "
     sizing = smallest(plant, rate_per_s, bound_s, limits_of(plan, len(plant.stages)))
-    budgets = _budgets(plan, costs, constraint, at_start)
+    budgets = budgets_of(plan, costs, constraint, dict(at_start.phases) if at_start is not None else {})
     return Forecast(constraint, rate_per_s, budgets, at_start, sizing, overload + _verdict(plan, sizing))
 
 
@@ -108,58 +108,3 @@ def _verdict(plan: JobPlan, sizing: Sizing | Unattainable) -> str:
 
 def _sum(subtasks: tuple[int, ...]) -> str:
     return " + ".join(map(str, subtasks))
-
-
-def _budgets(
-    plan: JobPlan, costs: Costs, constraint: Constraint, prediction: Prediction | None
-) -> tuple[Budget, ...]:  # fmt: skip
-    """The bound shared out over the steps and edges of a constraint, by what each is expected to take (SCALLA 2.12).
-
-    Edges between steps of one process take nothing and get nothing.
-    """
-    phases = dict(prediction.phases) if prediction is not None else {}
-    names = {element: _name(plan, element) for element in chain.from_iterable(constraint.paths)}
-    inputs: dict[str | int, set[str]] = {element: set() for element in names}
-    for path in constraint.paths:
-        for before, after in pairwise(path):
-            inputs[after].add(names[before])
-    operators = [
-        Operator(name, _expected_s(plan, costs, element, phases), tuple(sorted(inputs[element])))
-        for element, name in names.items()
-    ]
-    shares = split_bound(constraint.bound_ms / 1000, operators)
-    return tuple(share for share in shares if share.bound_s > 0)
-
-
-def _name(plan: JobPlan, element: str | int) -> str:
-    if isinstance(element, str):
-        return element
-    edge = plan.layout.edges[element]
-    return f"{edge.source} → {edge.target}"
-
-
-def _expected_s(plan: JobPlan, costs: Costs, element: str | int, phases: dict[str, float]) -> float:
-    """A step's part of its stage's service, or an edge's wait, transfer and queue."""
-    layout = plan.layout
-    if isinstance(element, str):
-        if element not in plan.graph.by_name:
-            return 0.0
-        given, names = records_per_input(plan, costs), layout.stages[layout.stage_of[element]].steps
-        taken = {
-            name: cost.batch_s + cost.record_s * given[name]
-            for name in names
-            if name in plan.graph.by_name and (cost := cost_of(plan, costs, name))
-        }
-        service_s = phases.get(f"{' + '.join(names)}: service", sum(taken.values()))
-        return service_s * taken[element] / sum(taken.values())
-    edge = layout.edges[element]
-    source, target = layout.stage_of[edge.source], layout.stage_of[edge.target]
-    if source == target:
-        return 0.0
-    if not phases:
-        return plan.settings.cut_s / 2 + costs.transfer.row_s
-    parts = ["buffer", "transfer", "queue"]
-    wanted = [f"{' + '.join(layout.stages[target].steps)}: {part}" for part in parts]
-    if source == 0:  # what a source ships has waited before it was read
-        wanted += [f"{' + '.join(layout.stages[0].steps)}: {part}" for part in parts]
-    return sum(phases.get(name, 0.0) for name in wanted)
