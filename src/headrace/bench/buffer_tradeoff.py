@@ -27,7 +27,7 @@ _PIECE_ITEMS = 8
 """Items a source hands over at a time when it is not paced: buffers then differ by how many such pieces they gather."""
 _DEADLINES_MS = (0, 1, 2, 5, 10, 20, 50, 100)
 _SIZES_ITEMS = (1, 8, 32, 128, 512)
-_PHASES = (("low", 4.0, 200), ("middle", 1.0, 2_000), ("high", 1.0, 10_000))
+PHASES = (("low", 4.0, 200), ("middle", 1.0, 2_000), ("high", 1.0, 10_000))
 _SATURATED_S = 2.0
 _NOISE = 1.25
 """Neighbours that differ by less than this factor are not out of order."""
@@ -72,16 +72,20 @@ def step(records: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({"seq": seq, "due_us": records.column("due_us"), "answer": answer(seq)})
 
 
+def job_of(sink: Callable[[pa.RecordBatch], object], *, paced: bool, total: int | None = None) -> hr.Job:
+    rate = [(phase_s, float(per_s)) for _, phase_s, per_s in PHASES] if paced else None
+    job = hr.Job("bench-buffer-tradeoff")
+    items = job.source("items", hr.generate(numbered, rate=rate, total=total, due="due_us"), parallelism=1)
+    # An elastic step starts behind a shuffle that gives it the records as they are.
+    items.map_batch(step, name="step", parallelism=(1, 1, 2)).sink("out", hr.callback(sink))
+    return job
+
+
 def carried(session: Any, setting: Setting, *, paced: bool) -> Table:
     """What one setting brought through within the time, at the three rates or as fast as it can."""
-    seconds = sum(phase[1] for phase in _PHASES) if paced else _SATURATED_S
-    rate = [(phase_s, float(per_s)) for _, phase_s, per_s in _PHASES] if paced else None
+    seconds = sum(phase[1] for phase in PHASES) if paced else _SATURATED_S
     with recording(("seq", "due_us", "answer")) as recorder:
-        job = hr.Job("bench-buffer-tradeoff")
-        items = job.source("items", hr.generate(numbered, rate=rate, due="due_us"), parallelism=1)
-        # An elastic step starts behind a shuffle that gives it the records as they are.
-        stepped = items.map_batch(step, name="step", parallelism=(1, 1, 2))
-        stepped.sink("out", hr.callback(recorder))
+        job = job_of(recorder, paced=paced)
         hr.run(job, spark=session, parallelism=1, seconds=seconds, **setting.options(paced=paced))
         return recorder.read()
 
@@ -101,7 +105,7 @@ def row_of(setting: Setting, paced: Table, saturated: Table) -> dict[str, Any]:
     row: dict[str, Any] = {"cut": setting.name}
     latency_ms = (paced["now_us"] - paced["due_us"]) / 1000
     begin = 0
-    for name, phase_s, per_s in _PHASES:
+    for name, phase_s, per_s in PHASES:
         end = begin + round(phase_s * per_s)
         mine = latency_ms[(paced["seq"] >= begin) & (paced["seq"] < end)]
         row[f"{name}_ms"] = round(float(mine.mean()), 2) if len(mine) else None

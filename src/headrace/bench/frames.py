@@ -42,7 +42,8 @@ class Film:
         feed = np.arange(FEEDS)[:, None, None]
         y, x = np.mgrid[0 : HEIGHT // BLOCK, 0 : WIDTH // BLOCK]
         phase = (x * (feed + 1) + y * (group + 2)) / 9 + 2 * np.pi * moment / PERIOD
-        return (127 + 120 * np.sin(phase)).astype(np.uint8).tobytes()
+        waves: Picture = (127 + 120 * np.sin(phase)).astype(np.uint8)
+        return waves.tobytes()
 
     def checksums(self) -> Ints:
         """The right answers: of each group and moment the encoded picture's checksum."""
