@@ -10,6 +10,33 @@ from headrace.units import Duration, duration_s, size_bytes
 
 Mode = Literal["realtime", "microbatch", "batch"]
 MODES: tuple[Mode, ...] = ("realtime", "microbatch", "batch")
+Schedule = Literal["direct", "round-robin", "odf", "mem", "hybrid", "deadline"]
+SCHEDULES: tuple[Schedule, ...] = ("direct", "round-robin", "odf", "mem", "hybrid", "deadline")
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """How the hybrid schedule goes over from oldest first to memory first (C-MR, section 2.4).
+
+    From ``threshold`` on, a share of the memory, memory decides with the probability of a Beta distribution.
+    """
+
+    threshold: float = 0.5
+    alpha: float = 2.5
+    beta: float = 1.0
+
+    @staticmethod
+    def of(value: Any) -> Transition:
+        """From what users write: ``(0.5, 2.5, 1)``."""
+        if isinstance(value, Transition):
+            return value
+        try:
+            threshold, alpha, beta = (float(number) for number in value)
+        except (TypeError, ValueError):
+            raise ConfigError(f"hybrid must be (threshold, alpha, beta) such as (0.5, 2.5, 1), not {value!r}") from None
+        if not (0 <= threshold < 1 and 0 < alpha < float("inf") and 0 < beta < float("inf")):
+            raise ConfigError(f"hybrid {value!r}: 0 ≤ threshold < 1, and alpha and beta are more than zero")
+        return Transition(threshold, alpha, beta)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +53,11 @@ class Settings:
     job has latency constraints.
     ``chaining="dynamic"`` gives every stateless step a process that the controller may do without;
     "static" chains all steps between two shuffles.
+
+    ``schedule`` says which step of a subtask works next: ``direct`` passes each buffer through all of them at
+    once; the others queue buffers at every step (``docs/how-it-works.md``). ``budget_bytes`` is the memory of one
+    subtask for queued buffers and state: with it, reading stops when it is used up; without it, ``queue_bytes``
+    bounds the queued buffers alone. ``hybrid`` shapes the schedule of that name.
     """
 
     mode: Mode = "realtime"
@@ -50,6 +82,9 @@ class Settings:
     chaining: Literal["static", "dynamic"] = "static"
     debug_state: bool = False
     share: bool = True
+    schedule: Schedule = "direct"
+    budget_bytes: int | None = None
+    hybrid: Transition = Transition()
 
     @staticmethod
     def of(**options: Any) -> Settings:
@@ -67,6 +102,8 @@ class Settings:
                 values[f"{name}_s"] = duration_s(value, name)
             elif name in sizes:
                 values[f"{name}_bytes"] = size_bytes(value, name)
+            elif name == "hybrid":
+                values[name] = Transition.of(value)
             elif name in known:
                 values[name] = value
             else:
@@ -78,6 +115,7 @@ class Settings:
     def _check(self) -> None:
         if self.mode not in MODES:
             raise ConfigError(f"mode {self.mode!r} is not one of {', '.join(MODES)}")
+        check_schedule(self.schedule)
         for name, least in (("parallelism", 1), ("slices", 1), ("poll_rows", 1), ("max_attempts", 1)):
             value = getattr(self, name)
             if not isinstance(value, int) or value < least:
@@ -92,4 +130,11 @@ class Settings:
             raise ConfigError("epoch must be at least 1 s: Spark needs a good part of that between two epochs")
 
 
-__all__ = ["MODES", "Duration", "Mode", "Settings"]
+def check_schedule(name: Any) -> Schedule:
+    """The name of a schedule, or ConfigError."""
+    if name not in SCHEDULES:
+        raise ConfigError(f"schedule {name!r} is not one of {', '.join(SCHEDULES)}")
+    return name  # type: ignore[no-any-return]
+
+
+__all__ = ["MODES", "SCHEDULES", "Duration", "Mode", "Schedule", "Settings", "Transition", "check_schedule"]

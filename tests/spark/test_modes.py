@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import headrace as hr
-from tests.spark.jobs import JOBS, canonical
+from tests.spark.jobs import JOBS, canonical, sliding_stats, tumbling_count, word_count
 
 
 # chronostream fact 37, cmr fact 26
@@ -25,6 +25,21 @@ def test_three_modes_give_the_reference_answer(make: Any, spark: Any) -> None:
             main = answers[mode]
         assert main == canonical(expected), mode
     assert answers["realtime"] == answers["microbatch"] == answers["batch"]
+
+
+@pytest.mark.parametrize("mode", ["realtime", "batch"])
+def test_jobs_that_run_together(mode: str, spark: Any) -> None:
+    """One query, in which the clicks are read once: each job has its own answers."""
+    made = [tumbling_count(), sliding_stats(), word_count()]
+    run = hr.start([job for job, _ in made], mode=mode, spark=spark, collecting=True)
+    try:
+        run.wait()
+        assert ("sliding-stats.clicks", "tumbling-count.clicks") in run.plan.graph.shared
+        for job, expected in made:
+            (sink,) = [name for name in run.plan.graph.by_name if name.startswith(job.name) and "collected" in name]
+            assert canonical(run.rows(sink)) == canonical(expected), job.name
+    finally:
+        run.forget()
 
 
 def test_dataframe_source_in_batch_mode(spark: Any) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pyarrow as pa
 
 from headrace.bench.combine import as_numbers
-from headrace.bench.combine_figures import Outcome, crossover_s, figures_of
+from headrace.bench.combine_figures import Outcome, crossover_s, figures_of, load_of, rule_figures
 from headrace.bench.combine_time import worker_cpu_s
-from headrace.bench.trades import symbol_names
+from headrace.bench.trades import Trades, symbol_names
+from headrace.model.combining import Load
 
 
 def outcome(stream: str, size_s: int, form: str, ns: int, *, wrong: int = 0) -> Outcome:
@@ -41,6 +42,28 @@ def test_figures() -> None:
     assert (figures["direct_ns_per_item_at_1"], figures["combine_ns_per_item_at_60"]) == (5, 12)
     assert figures["stock_cpu_ns_per_item_at_60"] == 720
     assert (figures["lost"], figures["wrong"], figures["items"]) == (0, 2, 9000)
+
+
+# cmr fact 23: costs after the model with γ = 2 and an overhead, crossing over between 5 and 15 s on the sparse stream
+def test_a_fitted_gamma_tells_the_winner_on_both_sides_of_the_crossover() -> None:
+    loads = {"dense": Load(1000.0, 50.0), "sparse": Load(1000.0, 440.0)}
+    runs = []
+    for stream, load in loads.items():
+        per_value = load.keys_per_pane / load.values_per_s
+        for size_s in (2, 5, 15, 60):
+            runs += curve(stream, {size_s: (round(100 + 210 * per_value * size_s), 100 * size_s)})
+    assert (crossover_s(runs[:8]), crossover_s(runs[8:])) == (2, 15)
+    rule = rule_figures(runs, loads)
+    assert rule["trials"] == 8 == rule["winners_predicted"]
+    assert 1.8 < rule["gamma"] < 2.2
+    assert rule_figures(runs[:8], loads)["gamma"] is None
+
+
+def test_the_load_is_counted() -> None:
+    trades = Trades(4)
+    tape = trades.tape()
+    symbols = [len(set(tape.symbols[tape.seconds == second].tolist())) for second in range(4)]
+    assert load_of(trades) == Load(trades.total / 4, sum(symbols) / 4)
 
 
 def test_a_workers_cpu_time_is_its_last_report() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,10 @@ from headrace.bench.absorbing import absorb_rate
 from headrace.bench.engines import EVERY_ENGINE, grouped, states_of
 from headrace.bench.expiring import differences as torn_or_wrong
 from headrace.bench.expiring import expiring_sessions, sessionize
-from headrace.bench.hash_engines import Workload, differences, hash_engines
+from headrace.bench.hash_engines import Workload, differences, hash_engines, measure
+from headrace.bench.larger_state import bound_for
+from headrace.bench.orderings import failed_orders, user_count
+from headrace.bench.resident import resident
 from headrace.bench.workloads import clicks, sessions_of, trigrams, vocabulary_keys, zipf_keys
 from headrace.errors import GraphError
 from headrace.graph.memory import LEAST_MR_BYTES, check_memory
@@ -31,12 +35,11 @@ PER_PAGE = 100
 
 def test_the_whole_experiment_gives_numpys_answers() -> None:
     lines: list[str] = []
-    figures = hash_engines(2000, lines.append, shares=(0.5, 1.1), absorb_s=0.1)
+    figures = hash_engines(2000, lines.append, shares=(0.5, 1.1), absorb_s=0.1, stock=False)
     assert (figures["lost"], figures["duplicated"], figures["wrong"]) == (0, 0, 0)
-    assert len(figures["settings"]) == 6 * 2 * len(EVERY_ENGINE) == len(lines) - 4
+    assert len(figures["settings"]) == 6 * 2 * len(EVERY_ENGINE)
     assert figures["items"] == 2000 * len(figures["settings"]) and figures["session_spill_ratio"] > 1
-    enough = [s for s in figures["settings"] if s["engine"] == "inc" and s["memory_share"] > 1]
-    assert all(s["spill_bytes"] == 0 for s in enough if s["workload"].startswith("zipf"))
+    assert len([line for line in lines if "MB spilled" in line]) == len(figures["settings"]) + 2
 
 
 def test_wrong_answers_are_found() -> None:
@@ -47,6 +50,29 @@ def test_wrong_answers_are_found() -> None:
     assert differences(workload, [(one, np.array([2]), np.array([1]))]) == (1, 0, 1)
     assert differences(workload, [*right, (two, np.array([1]), np.array([0]))]) == (0, 1, 1)
     assert differences(workload, [(both, np.array([2, 1]), np.array([1, 3]))]) == (0, 0, 1)
+
+
+# scalla fact 4, and section 4's orders: INC spills nothing when states fit, and sort-merge is slower then
+def test_orders_hold_where_memory_suffices() -> None:
+    workload = Workload("users", zipf_keys(1_000_000, 10_000, 0.8, seed=6))
+    figures: dict[str, Any] = user_count(len(workload.numbers), lambda line: None, lambda keys: workload.batches())
+    figures["settings"] = [asdict(measure(workload, "inc", 1.1))]
+    assert failed_orders(figures) == []
+
+
+def test_orders_that_fail_are_told() -> None:
+    setting = {"engine": "inc", "memory_share": 1.1, "spill_bytes": 5, "workload": "zipf 0.0"}
+    figures = {"session_spill_ratio": 99.0, "rss_over_bound_mb": 0.1, "settings": [setting]}
+    figures |= {"user_count_inc_s": 2.0, "user_count_dinc_s": 0.5, "user_count_sort_merge_s": 1.0}
+    assert [sentence.split()[0] for sentence in failed_orders(figures)] == ["sessions:", "an", "INC", "inc"]
+    assert failed_orders({"rss_over_bound_mb": None}) == []
+
+
+# scalla fact 20, as the system counts: the experiment fails if a process grows beyond (failed_orders, above)
+def test_an_engine_is_measured_in_a_process_of_its_own() -> None:
+    made = resident("dinc", 20_000, 5000, bound_for(5000))
+    assert (made["groups"], made["tuples"]) == (5000, 20_000)
+    assert made["growth_mb"] is None or made["growth_mb"] >= 0
 
 
 # scalla fact 20: what MR-hash holds stays within the smallest budget that it takes; smaller ones are refused
@@ -141,14 +167,16 @@ def test_too_many_buckets_cost_what_the_formula_says(tmp_path: Path) -> None:
     assert most - least == pytest.approx(extra, rel=0.1)
 
 
-# scalla fact 15: mixed order and memory for 2%: FREQUENT spills least
+# scalla fact 15, mixed order and memory for 2%: FREQUENT spills least. This holds in tuples with as many slots for
+# each policy, which is what the thesis's argument is about. It does not hold in bytes in the same memory, where we
+# depart twice: FREQUENT's counters take room for keys, and INC's refused tuples are combined before they are written.
 def test_mixed_order_little_memory() -> None:
     keys = vocabulary_keys(200_000, 40_000, 1.0, "mixed", seed=2)
     to_disk = disk_tuples(keys, 0.02, "inc", "dinc", "dinc-marker")
     assert to_disk["dinc"] < 0.95 * min(to_disk["inc"], to_disk["dinc-marker"])
 
 
-# scalla fact 15: separate order and memory for 11 to 15%: Marker spills least, INC most of the policies
+# scalla fact 15, separate order and memory for 11 to 15%: Marker spills least, INC most; counted in the same way
 def test_separate_order_more_memory() -> None:
     keys = vocabulary_keys(200_000, 40_000, 1.0, "separate", seed=2)
     to_disk = disk_tuples(keys, 0.13, "inc", "dinc", "dinc-space-saving", "dinc-marker")

@@ -22,7 +22,7 @@ from headrace.bench.macd_answers import (
     reference,
     touched_per_slide,
 )
-from headrace.bench.macd_jobs import Stored, of_window, rerun_job, shared, stored, unshared
+from headrace.bench.macd_jobs import Stored, averages, of_window, rerun_job, stored
 from headrace.bench.trades import START_S, SYMBOLS, Trades
 from headrace.testing import run_local
 
@@ -35,12 +35,12 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Stored:
     return stored(TRADES, tmp_path_factory.mktemp("macd") / "trades")
 
 
-@pytest.mark.parametrize("variant", [shared, unshared])
-def test_variants_give_the_same_answers(variant, kept) -> None:
+@pytest.mark.parametrize("shared", [True, False])
+def test_variants_give_the_same_answers(shared, kept) -> None:
     job = hr.Job("macd")
     trades = job.source("trades", hr.generate(kept, total=TRADES.total, due="due_us"), event_time="at")
-    variant(trades.map_batch(without_due, name="prices")).sink("out", hr.collect())
-    rows = run_local(job)["out"]
+    averages(trades.map_batch(without_due, name="prices"), combine=shared).sink("out", hr.collect())
+    rows = run_local(job, share=shared)["out"]
     end_s, symbol, macd = (np.array([row[name] for row in rows]) for name in ("end_s", "symbol", "macd"))
     assert differences(reference(TRADES), Answers(end_s * SYMBOLS + symbol, macd)) == NONE
 

@@ -42,6 +42,13 @@ class Frozen:
         return record
 
 
+def counts_down() -> Any:
+    def down(record: dict[str, Any]) -> dict[str, Any]:
+        return record if record["v"] <= 0 else down({**record, "v": record["v"] - 1})
+
+    return down
+
+
 class Loose:
     def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
         return record
@@ -59,6 +66,8 @@ def test_what_is_the_same() -> None:
         (adds(1), adds(2)),
         (adds(1, [1]), adds(1, [1])),
         (lambda r: r, lambda r: r),
+        (counts_down(), counts_down()),
+        ((1, 2), (1, 2, 3)),
         (Loose(), Loose()),
         (Frozen(1).method, Frozen(2).method),
         (functools.partial(double, x=1), functools.partial(double, x=1, y=2)),

@@ -161,6 +161,20 @@ def double(record: Record) -> Record:
     return {**record, "v": 2 * record["v"]}
 
 
+@pytest.mark.parametrize("chaining", ["static", "dynamic"])
+def test_panes_reach_their_steps_in_a_stage_of_several_processes(mode: str, chaining: str) -> None:
+    """Behind the windows is a step with a process of its own, and there may be more or fewer subtasks."""
+    rows, job = trades(), hr.Job("job")
+    keyed = job.source("s", scripted(rows), event_time="t").key_by("k")
+    for name, size in (("a", 500), ("b", 1000)):
+        counted = keyed.window(hr.tumbling(f"{size} ms")).reduce(name=name, v=hr.sum("v"), parallelism=(1, 2, 3))
+        counted.map(double, name=f"{name}-double", chain=False).sink(f"{name}-out", out())
+    got = run_local(job, mode=mode, chaining=chaining)
+    for name, size in (("a", 500), ("b", 1000)):
+        sums = ref.time_windows(ref.enter([rows]), ["k"], size * MS, size * MS, {"v": ref.total("v")})
+        assert ref.bag(got[f"{name}-out"]) == ref.bag([double(row) for row in sums])
+
+
 def alike(name: str, rows: list[Record], size: str, **options: Any) -> hr.Job:
     job = hr.Job(name, **options)
     doubled = job.source("s", scripted(rows), event_time="t").map(double, name="double")

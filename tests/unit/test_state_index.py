@@ -296,3 +296,14 @@ print(sum(len(k.stats.cache_hits) for k in kernels), sum(len(k.stats.cache_misse
     told = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
     hits, misses = map(int, told.stdout.split())
     assert hits >= 10 and misses == 0
+
+
+def test_an_index_can_be_narrowed_to_what_it_holds() -> None:
+    index = KeyIndex([pa.field("k", pa.int64())], slots=10)
+    index.admit([pa.array([1, 2, 3])], 0)
+    with pytest.raises(StateError, match="drop some first"):
+        index.narrow(2)
+    index.narrow(3)
+    assert index.admit([pa.array([4, 1])], 0).rows.tolist() == [-1, 0]
+    index.narrow(10)
+    assert index.admit([pa.array([4])], 0).rows.tolist() == [-1], "it only gets narrower"

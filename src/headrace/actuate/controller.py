@@ -22,6 +22,8 @@ from headrace.measure.trace import Observation, write
 from headrace.runtime.orders import Orders, Sender
 from headrace.runtime.plan import JobPlan
 
+_LONGEST_MS = 1000.0
+
 Say = Callable[[str, str], None]
 """What happened, and the sentence about it."""
 
@@ -69,7 +71,9 @@ class Controller:
         self._order(Ranks.of(self.plan, Orders(), ()))
 
     def _order(self, ranks: Ranks) -> None:
-        self.order(orders_of(self.state.settings, ranks))
+        policy, edges = self.job.policy, {edge for c in self.job.constraints for edge in c.edges}
+        sized = dict.fromkeys(sorted(edges), policy.sizes.most_bytes) if policy.cut_by == "size" else {}
+        self.order(orders_of(self.state.settings, ranks, sized))
 
     def cycle(self, at_s: float, reports: Iterable[Report], ranks: Ranks) -> None:
         """One turn of the loop."""
@@ -112,18 +116,24 @@ class Controller:
             self.trace.close()
 
 
-def orders_of(settings: Settings, ranks: Ranks) -> Orders:
-    """Settings per channel as orders per sender: an edge has one buffer for all its receivers, so the lowest wins."""
+def orders_of(settings: Settings, ranks: Ranks, sized: Mapping[int, int] | None = None) -> Orders:
+    """Settings per channel as orders per sender: an edge has one buffer for all its receivers, so the lowest wins.
+
+    ``sized`` edges are cut by size, at first by the one given; no record waits longer than a second for that.
+    """
     stages = ranks.plan.layout.stages
     active = {
         stage.index: settings.parallelism[stage.steps[0]]
         for stage in stages
         if stage.index == stage.first and stage.steps and stage.least < stage.subtasks
     }
-    deadlines = {channel: round(1000 * ms) for channel, ms in settings.deadlines_ms.items()}
-    return Orders(
-        settings.version, _lowest(deadlines, ranks), _lowest(settings.sizes_bytes, ranks), active, settings.chained
-    )
+    deadlines_ms, sizes = dict(settings.deadlines_ms), dict(settings.sizes_bytes)
+    for edge, size in (sized or {}).items():
+        for channel in ranks.channels(edge):
+            deadlines_ms.setdefault(channel, _LONGEST_MS)
+            sizes.setdefault(channel, size)
+    deadlines = {channel: round(1000 * ms) for channel, ms in deadlines_ms.items()}
+    return Orders(settings.version, _lowest(deadlines, ranks), _lowest(sizes, ranks), active, settings.chained)
 
 
 def _lowest(values: Mapping[ChannelId, int], ranks: Ranks) -> dict[Sender, int]:

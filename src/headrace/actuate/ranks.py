@@ -55,6 +55,12 @@ class Ranks:
                 channels.append(replace(channel, id=ChannelId(edge.id, sender, receiver)))
         return replace(report, subtasks=tuple(subtasks), channels=tuple(channels))
 
+    def channels(self, edge: int) -> list[ChannelId]:
+        """An edge's channels between subtasks that have work."""
+        wire, stage_of = self.plan.layout.edges[edge], self.plan.layout.stage_of
+        senders, receivers = (len(self.active[stage_of[step]]) for step in (wire.source, wire.target))
+        return [ChannelId(edge, i, j) for i in range(senders) for j in range(receivers)]
+
     def index(self, step: str, rank: int) -> int | None:
         """The subtask with a rank now, if there is one."""
         active = self.active[self.plan.layout.stage_of[step]]

@@ -29,7 +29,7 @@ def topology_of(plan: JobPlan) -> Topology:
         step = Step(name, stage.active, stage.least, stage.subtasks, options.latency, chain=options.chain)
         steps.append(replace(step, source=isinstance(node, SourceNode), sink=isinstance(node, SinkNode)))
     edges = tuple(
-        Edge(e.id, e.source, e.target, paired=e.border is None, fixed=e.target not in layout.movable)
+        Edge(e.id, e.source, e.target, e.border is None, e.target not in layout.movable, common=True)
         for e in layout.edges
     )
     return Topology(tuple(steps), edges)

@@ -14,6 +14,7 @@ from headrace.graph.nodes import (
     Combine,
     JoinHow,
     JoinNode,
+    Late,
     OnError,
     Parallelism,
     ProcessNode,
@@ -27,7 +28,7 @@ from headrace.graph.nodes import (
 from headrace.graph.reducers import Aggregate, Reducer, UserReducer
 from headrace.graph.windows import Window
 from headrace.schemas import SchemaLike, to_schema
-from headrace.units import size_bytes
+from headrace.units import Duration, duration_us, size_bytes
 
 if TYPE_CHECKING:
     from headrace.api.job import Job
@@ -135,6 +136,8 @@ class KeyedStream:
         at_least: Mapping[str, float] | None = None,
         expect: int | None = None,
         combine: Combine = "auto",
+        late: Late = "drop",
+        shed_after: Duration | None = None,
         latency: Literal["read-ready", "read-write"] = "read-ready",
         parallelism: ParallelismLike | None = None,
         on_error: OnError | None = None,
@@ -158,6 +161,10 @@ class KeyedStream:
         overlapping windows share. ``"auto"`` makes them before the shuffle where that pays, and keeps panes or
         whole windows by the rate and the number of keys it sees; ``True`` always keeps panes; ``False`` makes
         none. Answers are the same.
+
+        ``late="shed"``: under more load than it can carry, the step abandons records that cannot be processed
+        within ``shed_after``, or else within the tightest bound of a constraint on a path through it, and counts
+        them (``shed``). Answers are then approximate. Only in realtime mode; other modes process everything.
         """
         name = name or self.job.auto_name("reduce", self.name)
         if not reducers:
@@ -188,6 +195,8 @@ class KeyedStream:
                 _threshold(name, at_least),
                 expect,
                 combine,
+                late=late,
+                shed_after_us=duration_us(shed_after, "shed_after") if shed_after is not None else None,
             )
         )
 

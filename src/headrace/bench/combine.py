@@ -16,30 +16,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import headrace as hr
-from headrace.bench.combine_figures import Outcome, figures_of
+from headrace.bench.combine_figures import Outcome, figures_of, load_of, rule_figures
 from headrace.bench.combine_stock import StockWindows
 from headrace.bench.combine_time import Took, driver_cpu_s, worker_cpu_s
 from headrace.bench.figures import TreeWatch
 from headrace.bench.recorder import recording
 from headrace.bench.trades import Trades, symbol_names, written
 from headrace.bench.trades_windows import Windows, differences, windows_of
-from headrace.graph.reducers import Aggregate
 from headrace.spark.session import open_session
 
 SIZES_S = (1, 2, 5, 15, 60)
-DENSE, SPARSE = Trades(20, volume=100), Trades(200)
 _SPARSE_SIZES_S = (2, 15, 60)
 _WARM_UP = Trades(5)
 _LARGE_BUFFERS = {"cut": "100 ms", "cut_bytes": 16_000_000}
 _MEMORY = Path("/dev/shm")
-
-
-class Apart(Aggregate):
-    """An aggregate that is not to be combined."""
-
-    @property
-    def mergeable(self) -> bool:
-        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,24 +46,27 @@ def combine(
     progress: Callable[[str], None],
     *,
     stock: bool = True,
-    dense: Trades = DENSE,
-    sparse: Trades = SPARSE,
-    sizes_s: tuple[int, ...] = SIZES_S,
+    seconds: int = 20,
     **settings: Any,
 ) -> dict[str, Any]:
-    """Every size and form in turn, each in a warm session; all answers are compared with numpy's."""
-    outcomes = []
+    """Every size and form in turn, each in a warm session; all answers are compared with numpy's.
+
+    ``seconds`` of trading are in the dense stream, and ten times as many in the sparse one.
+    """
+    outcomes, dense, sparse = [], Trades(seconds, volume=100), Trades(10 * seconds)
     with tempfile.TemporaryDirectory(prefix="headrace-bench-", dir=_MEMORY if _MEMORY.is_dir() else None) as work:
         root = Path(work)
         streams = (
-            Stream("dense", dense, written(dense, root / "dense", parts=2), sizes_s),
+            Stream("dense", dense, written(dense, root / "dense", parts=2), SIZES_S),
             Stream("sparse", sparse, written(sparse, root / "sparse", parts=2), _SPARSE_SIZES_S),
         )
         with TreeWatch() as watch:
             for outcome in _runs(root, streams, stock, {**_LARGE_BUFFERS, **settings}):
                 outcomes.append(outcome)
                 progress(_line(outcome))
-    return {**figures_of(outcomes), **watch.figures(), "settings": [asdict(outcome) for outcome in outcomes]}
+    loads = {stream.name: load_of(stream.trades) for stream in streams}
+    rule = rule_figures(outcomes, loads)
+    return {**figures_of(outcomes), **rule, **watch.figures(), "settings": [asdict(outcome) for outcome in outcomes]}
 
 
 def _runs(root: Path, streams: tuple[Stream, ...], stock: bool, settings: dict[str, Any]) -> Iterator[Outcome]:
@@ -118,11 +111,10 @@ def _outcome(stream: Stream, size_s: int, form: str, took: Took, differing: dict
 
 def _average(session: Any, trades: Path, size_s: int, form: str, settings: dict[str, Any]) -> tuple[Windows, Took]:
     """The answers, and the time. Means travel as sum and count, which can be compared exactly."""
-    kind = Aggregate if form == "combine" else Apart
     window = hr.sliding(f"{size_s} s", every="1 s")
     job = hr.Job("bench-combine")
     keyed = job.source("trades", hr.replay(trades), event_time="at").key_by("symbol").window(window)
-    average = keyed.reduce(name="average", cents=kind("sum", "cents"), trades=kind("count"))
+    average = keyed.reduce(name="average", cents=hr.sum("cents"), trades=hr.count(), combine=form == "combine")
     with recording(("end_s", "symbol", "cents", "trades")) as recorder:
         average.map_batch(as_numbers, name="numbers").sink("out", hr.callback(recorder))
         before_s = driver_cpu_s()

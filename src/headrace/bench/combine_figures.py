@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
+
+from headrace.bench.trades import SYMBOLS, Trades
+from headrace.model.combining import GAMMA, Load, Trial, fitted_gamma
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,3 +68,35 @@ def crossover_s(outcomes: Sequence[Outcome]) -> int | None:
             break
         found = size_s
     return found
+
+
+def load_of(trades: Trades) -> Load:
+    """Trades per second and symbols per second of trading, counted."""
+    tape = trades.tape()
+    pairs = np.unique(tape.seconds * SYMBOLS + tape.symbols)
+    return Load(len(tape.seconds) / trades.seconds, len(pairs) / trades.seconds)
+
+
+def rule_figures(outcomes: Sequence[Outcome], loads: Mapping[str, Load]) -> dict[str, Any]:
+    """The rule's γ fitted to all runs, and of how many of them it, and the default, tell the cheaper form."""
+    trials = _trials(outcomes, loads)
+    gamma = fitted_gamma(trials)
+    return {
+        "gamma": round(gamma, 2) if gamma is not None else None,
+        "trials": len(trials),
+        "winners_predicted": _predicted(trials, gamma) if gamma is not None else None,
+        "winners_predicted_by_default": _predicted(trials, GAMMA),
+    }
+
+
+def _predicted(trials: Sequence[Trial], gamma: float) -> int:
+    return sum((gamma < trial.indifferent_gamma) == (trial.paned_s < trial.direct_s) for trial in trials)
+
+
+def _trials(outcomes: Sequence[Outcome], loads: Mapping[str, Load]) -> list[Trial]:
+    cost_s = {(o.stream, o.size_s, o.form): (o.worker_ns_per_item or 0) / 1e9 for o in outcomes}
+    return [
+        Trial(size_s * 1_000_000, 1_000_000, loads[stream], cost_s[stream, size_s, "direct"], paned_s)
+        for (stream, size_s, form), paned_s in cost_s.items()
+        if form == "combine"
+    ]

@@ -110,7 +110,7 @@ def medians(runs: list[dict[str, Any]]) -> dict[str, Any]:
             combined[f"{name}_min"], combined[f"{name}_max"] = min(values), max(values)
         else:
             combined[name] = values[-1]
-    for name in ("lost", "duplicated", "wrong"):
+    for name in ("lost", "duplicated", "wrong", "orders_failed"):
         if name in combined:
             combined[name] = sum(run[name] for run in runs)
     return combined

@@ -1,7 +1,8 @@
 """``bench hash-engines``: time, spill and memory of every engine by skew, order of keys and memory (SCALLA 4).
 
-What one subtask does, without Spark. External sort-merge in the same memory is the baseline for the cost, numpy
-the reference for the answers.
+What one subtask does, without Spark: external sort-merge in the same memory is the baseline for the cost, numpy
+the reference for the answers. Then whole jobs on Spark with ten times as many states as memory
+(``bench.larger_state``), and whether all is in the order in which the thesis has it (``bench.orderings``).
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from headrace.bench.absorbing import absorb_rates
 from headrace.bench.engines import EVERY_ENGINE, grouped, memory_of
 from headrace.bench.expiring import expiring_sessions
 from headrace.bench.figures import TreeWatch
+from headrace.bench.larger_state import against_stock, resident_memory
+from headrace.bench.orderings import failed_orders, user_count
 from headrace.bench.workloads import I64, trigrams, vocabulary_keys, zipf_keys
 from headrace.graph.memory import LEAST_MR_BYTES
 from headrace.state.warming import warm
@@ -68,29 +71,42 @@ class Outcome:
 
 
 def hash_engines(
-    items: int, progress: Callable[[str], None], shares: tuple[float, ...] = SHARES, absorb_s: float = 2.0
+    items: int,
+    progress: Callable[[str], None],
+    shares: tuple[float, ...] = SHARES,
+    absorb_s: float = 2.0,
+    *,
+    stock: bool = True,
 ) -> dict[str, Any]:
-    """Every engine on ``items`` tuples of every workload, the expiring sessions, and one subtask's rates."""
+    """Every engine on ``items`` tuples of every workload; sessions, rates, memory; jobs on Spark if ``stock``."""
     outcomes = []
     with TreeWatch() as watch:
         warm()
         for workload, share, engine in product(workloads(items), shares, EVERY_ENGINE):
             outcomes.append(measure(workload, engine, share))
             progress(_line(outcomes[-1]))
-        sessions = expiring_sessions(2 * items, progress)
-        rates = absorb_rates(progress, min(10 * items, _MOST_ABSORB_KEYS), absorb_s)
+        parts = expiring_sessions(2 * items, progress)
+        parts |= user_count(20 * items, progress, lambda numbers: Workload("users", numbers).batches())
+        parts |= absorb_rates(progress, min(10 * items, _MOST_ABSORB_KEYS), absorb_s)
+        if stock:
+            parts |= resident_memory(30 * items, 10 * items, progress)
+            parts |= against_stock(5 * items, items // 2, progress)
     tuples, seconds = items * len(outcomes), sum(outcome.seconds for outcome in outcomes)
-    return {
+    totals = {name: sum(getattr(o, name) for o in outcomes) for name in ("lost", "duplicated", "wrong")}
+    for name in totals:
+        totals[name] += sum(parts.get(f"{part}_{name}", 0) for part in ("session", "rss", "job"))
+    figures = {
         "items": tuples,
         "items_per_s": round(tuples / seconds),
-        "lost": sum(outcome.lost for outcome in outcomes),
-        "duplicated": sum(outcome.duplicated for outcome in outcomes),
-        "wrong": sum(outcome.wrong for outcome in outcomes) + sessions["session_wrong"],
+        **totals,
         **watch.figures(),
-        **sessions,
-        **rates,
+        **parts,
         "settings": [asdict(outcome) for outcome in outcomes],
     }
+    failed = failed_orders(figures)
+    for sentence in failed:
+        progress(f"not as it should be: {sentence}")
+    return {"orders_failed": len(failed), **figures}
 
 
 def workloads(items: int) -> Iterator[Workload]:

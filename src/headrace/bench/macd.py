@@ -1,7 +1,7 @@
 """``bench macd``: moving average convergence over shared panes, without sharing, by re-run, and by stock Spark (C-MR 4).
 
 Latency is from when a window's end is due, on a clock that passes a minute of trading per second, until its results are
-handed to the sink. All variants get the same trades, at a quarter of the rate that the unshared one can take.
+handed to the sink. All variants get the exchange's own trades then; how many they can take is found with more of them.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import numpy as np
 import pyarrow as pa
 
 import headrace as hr
-from headrace.api.stream import Stream
-from headrace.bench.figures import TreeWatch, with_prefix
+from headrace.bench.figures import TreeWatch, Values, latency_figures, with_prefix
 from headrace.bench.macd_answers import (
     SLIDE_S,
+    SLOW_S,
     SPEED,
     Answers,
     Sums,
@@ -30,17 +30,18 @@ from headrace.bench.macd_answers import (
     reference,
     touched_per_slide,
 )
-from headrace.bench.macd_jobs import Stored, rerun_job, shared, stored, unshared
+from headrace.bench.macd_jobs import Stored, averages, rerun_job, stored
 from headrace.bench.macd_stock import run_stock_macd
 from headrace.bench.recorder import Table, recording
 from headrace.bench.trades import START_S, SYMBOLS, Trades, written
 from headrace.spark.session import open_session
 
-_VARIANTS: dict[str, Callable[[Stream], Stream]] = {"shared": shared, "unshared": unshared}
-_LOAD = 0.25
-"""Of what the unshared variant can take: at times there are four times as many trades as on average."""
+_VARIANTS = {"shared": True, "unshared": False}
+"""With one table of one-minute panes for both means, or with every window of each by itself."""
 _RERUNS = 3
 _LARGE_BUFFERS = {"cut": "100 ms", "cut_bytes": 16_000_000}
+_SLOW_CUT = {"cut": "50 ms"}
+"""Without panes each buffer is added to fifteen windows: small ones alone would keep two cores busy."""
 _MEMORY = Path("/dev/shm")
 
 
@@ -58,10 +59,14 @@ def macd(
     *,
     stock: bool = True,
     seconds: int = 720,
-    volume: int = 10,
+    volume: int = 6,
     **settings: Any,
 ) -> dict[str, Any]:
-    """Saturation of both variants, then latency of all at one rate; ``seconds`` of trading each."""
+    """Saturation of both variants on ``volume`` times the trades, then latency of all; ``seconds`` of trading each.
+
+    They are enough for one slide of full windows at least.
+    """
+    seconds = max(seconds, SLOW_S + SLIDE_S)
     with tempfile.TemporaryDirectory(prefix="headrace-bench-", dir=_MEMORY if _MEMORY.is_dir() else None) as work:
         root = Path(work)
         session = open_session("realtime", "local[10]", "bench-macd")
@@ -71,16 +76,9 @@ def macd(
         finally:
             session.stop()
         if stock:
-            kept = root / f"volume-{figures['volume']}"
-            files, warm_up = (written(Trades(seconds, v), root / f"files-{v}", parts=2) for v in (volume, 1))
-            peer = run_stock_macd(
-                files=str(files),
-                warm_up=str(warm_up),
-                kept=str(kept),
-                seconds=seconds,
-                most=volume,
-                volume=figures["volume"],
-            )
+            for of_volume in (1, volume):
+                written(Trades(seconds, of_volume), root / f"files-{of_volume}", parts=2)
+            peer = run_stock_macd(root=str(root), seconds=seconds, volume=volume)
             figures |= with_prefix("stock", peer)
             progress(f"stock: {peer['items_per_s']:,} items/s, latency {peer['mean_ms']:,.0f} ms")
     return {**figures, **watch.figures()}
@@ -90,18 +88,19 @@ def _ours(
     session: Any, root: Path, seconds: int, volume: int, progress: Callable[[str], None], settings: dict[str, Any]
 ) -> dict[str, Any]:
     figures: dict[str, Any] = {"lost": 0, "duplicated": 0, "wrong": 0}
-    many = _input(root, Trades(seconds, volume))
-    _flow(session, _input(root, Trades(seconds)), "shared", None, {**_LARGE_BUFFERS, **settings})
+    many, paced = (_input(root, Trades(seconds, of_volume)) for of_volume in (volume, 1))
+    _flow(session, paced, "shared", None, {**_LARGE_BUFFERS, **settings})
     for name in _VARIANTS:
         flow, busy_s = _flow(session, many, name, None, {**_LARGE_BUFFERS, **settings})
         _add(figures, differences(many.expected, flow.answers))
         figures[f"{name}_items_per_s"] = round(many.trades.total / busy_s)
         progress(f"{name}: {figures[f'{name}_items_per_s']:,} items/s")
-    paced = _input(root, Trades(seconds, _volume(figures["unshared_items_per_s"], seconds)))
     for name in _VARIANTS:
-        flow, _ = _flow(session, paced, name, SPEED, settings)
+        flow, _ = _flow(session, paced, name, SPEED, {**_SLOW_CUT, **settings})
         _add(figures, differences(paced.expected, flow.answers))
-        figures[f"{name}_mean_ms"] = flow.mean_ms(paced.trades)
+        late_ms = flow.latency_ms(paced.trades)
+        figures[f"{name}_mean_ms"] = round(float(late_ms.mean()), 1)
+        figures |= latency_figures(late_ms) if name == "shared" else {}
         progress(f"{name}: latency {figures[f'{name}_mean_ms']:,.1f} ms")
     rerun_ms, wrong = _reruns(session, paced)
     figures["wrong"] += wrong
@@ -109,7 +108,6 @@ def _ours(
     return {
         "items": 2 * (many.trades.total + paced.trades.total),
         "items_per_s": figures["shared_items_per_s"],
-        "volume": paced.trades.volume,
         **figures,
         "rerun_mean_ms": round(rerun_ms, 1),
         **touched_per_slide(paced.trades),
@@ -118,12 +116,6 @@ def _ours(
 
 def _input(root: Path, trades: Trades) -> Input:
     return Input(trades, stored(trades, root / f"volume-{trades.volume}"), reference(trades))
-
-
-def _volume(most_per_s: int, seconds: int) -> int:
-    """How many times as many trades as on the exchange make the load wanted."""
-    per_s = Trades(seconds).total / seconds * SPEED
-    return max(round(_LOAD * most_per_s / per_s), 1)
 
 
 def _flow(
@@ -137,8 +129,8 @@ def _flow(
     with recording(("end_s", "symbol", "macd")) as results, recording(("due_us",)) as clock:
         trades.map_batch(first_due, name="first").sink("clock", hr.callback(clock))
         prices = trades.map_batch(without_due, name="prices")
-        _VARIANTS[variant](prices).sink("out", hr.callback(results))
-        run = hr.run(job, spark=session, **settings)
+        averages(prices, combine=_VARIANTS[variant]).sink("out", hr.callback(results))
+        run = hr.run(job, spark=session, share=_VARIANTS[variant], **settings)
         return Flow(results.read(), int(clock.read()["due_us"].min())), run.busy_s
 
 
@@ -163,8 +155,8 @@ class Flow:
     def answers(self) -> Answers:
         return Answers(self.rows["end_s"] * SYMBOLS + self.rows["symbol"], self.rows["macd"])
 
-    def mean_ms(self, trades: Trades) -> float:
-        return round(float(latency_ms(self.rows["end_s"], self.rows["now_us"], self.start_us, trades).mean()), 1)
+    def latency_ms(self, trades: Trades) -> Values:
+        return latency_ms(self.rows["end_s"], self.rows["now_us"], self.start_us, trades)
 
 
 def _reruns(session: Any, given: Input) -> tuple[float, int]:

@@ -1,4 +1,4 @@
-"""The MACD workflow in C-MR's variants: (b) two MapReduce jobs and a join, (c) the same over shared one-minute panes.
+"""The MACD workflow, for C-MR's variants (b), two MapReduce jobs and a join, and (c), the same over shared panes.
 
 (a), re-run batch jobs, is one job per window end over the trades of its windows alone.
 """
@@ -16,7 +16,6 @@ import pyarrow.compute as pc
 
 import headrace as hr
 from headrace.api.stream import Stream
-from headrace.bench.combine import Apart
 from headrace.bench.macd_answers import FAST_S, SLIDE_S, SLOW_S
 from headrace.bench.trades import START_S, Trades, symbol_names
 from headrace.bench.workloads import I64
@@ -53,32 +52,14 @@ def _columns(directory: Path) -> tuple[I64, ...]:
     return tuple(np.load(directory / name, mmap_mode="r") for name in _COLUMNS)
 
 
-def unshared(trades: Stream) -> Stream:
-    """(b): both means keep every window by itself."""
-    means = []
-    for name, size_s in (("fast", FAST_S), ("slow", SLOW_S)):
-        windows = trades.key_by("symbol").window(hr.sliding(size_s, every=SLIDE_S))
-        means.append(windows.reduce(name=name, cents=Apart("sum", "cents"), trades=Apart("count")))
-    return _joined(*means)
-
-
-def shared(trades: Stream) -> Stream:
-    """(c): one-minute panes of all trades, and both means of these."""
-    panes = trades.key_by("symbol").window(hr.tumbling(SLIDE_S))
-    minutes = panes.reduce(name="minutes", cents=hr.sum("cents"), trades=hr.count()).map_batch(_pane, name="panes")
-    means = []
-    for name, size_s in (("fast", FAST_S), ("slow", SLOW_S)):
-        windows = minutes.key_by("symbol").window(hr.sliding(size_s, every=SLIDE_S))
-        means.append(windows.reduce(name=name, cents=hr.sum("cents"), trades=hr.sum("trades")))
-    return _joined(*means)
-
-
-def _pane(rows: pa.RecordBatch) -> pa.RecordBatch:
-    return rows.select(["symbol", "cents", "trades"])
-
-
-def _joined(fast: Stream, slow: Stream) -> Stream:
-    """The final job: means that end together, subtracted; as whole numbers for the recorder."""
+def averages(trades: Stream, *, combine: bool) -> Stream:
+    """Both means, joined by symbol and window end and subtracted."""
+    fast, slow = (
+        trades.key_by("symbol")
+        .window(hr.sliding(size_s, every=SLIDE_S))
+        .reduce(name=name, cents=hr.sum("cents"), trades=hr.count(), combine=combine)
+        for name, size_s in (("fast", FAST_S), ("slow", SLOW_S))
+    )
     pairs = fast.key_by("symbol", "window_end").window(hr.tumbling(SLIDE_S))
     return pairs.join(slow.key_by("symbol", "window_end"), name="pairs").map_batch(difference, name="macd")
 

@@ -27,11 +27,12 @@ from headrace.errors import RunFailedError
 
 _LEAD_S = 5.0
 """The clock starts when both queries surely run."""
-_PATIENCE_S = 120.0
+_PATIENCE_S = 60.0
+"""How much longer than the trades themselves it may take; what is not there by then is lost."""
 
 
 def run_stock_macd(**options: Any) -> dict[str, Any]:
-    """Saturation on the Parquet files in ``files``, then latency on the trades in ``kept``; see ``figures``."""
+    """Figures of both queries on the trades that are kept in ``root``; see ``figures``."""
     command = [sys.executable, "-m", "headrace.bench.macd_stock", json.dumps(options)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=1800)
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
@@ -151,12 +152,12 @@ def _source(kept: Stored, trades: Trades, start_us: int) -> Any:
     return Source
 
 
-def figures(files: str, warm_up: str, kept: str, seconds: int, most: int, volume: int) -> dict[str, Any]:
-    """``most`` and ``volume`` times the exchange's trades, for saturation and latency; answers of both are checked."""
+def figures(root: str, seconds: int, volume: int) -> dict[str, Any]:
+    """Saturation on ``volume`` times the exchange's trades, then latency on these; answers of both are checked."""
     session = open_stock()
-    saturation(session, warm_up, Trades(seconds))
-    full = saturation(session, files, Trades(seconds, most))
-    paced = latency(session, kept, Trades(seconds, volume))
+    saturation(session, f"{root}/files-1", Trades(seconds))
+    full = saturation(session, f"{root}/files-{volume}", Trades(seconds, volume))
+    paced = latency(session, f"{root}/volume-1", Trades(seconds))
     session.stop()
     return {**full, **paced, **{name: full[name] + paced[name] for name in ("lost", "duplicated", "wrong")}}
 

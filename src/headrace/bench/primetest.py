@@ -103,6 +103,7 @@ def run_once(
         **spans.figures(),
         "mean_ms": round(float((table["now_us"] - table["due_us"]).mean()) / 1000, 2),
         "subtask_s": round(subtask_s, 1),
+        "controller_cpu_share": round(run.control_cpu_s / watch.cpu_s, 5),
         "epochs": run.status().committed_epochs,
         "longest_gap_ms": longest_gap_ms(table["now_us"]),
         "decisions": sum(event.what in ("batch", "scale", "chain") for event in run.decisions()),

@@ -61,14 +61,16 @@ def bench(
         print(json.dumps(figures))
     else:
         _print(console, figures)
-    if any(figures.get(key) for key in ("lost", "duplicated", "wrong")):
+    if any(figures.get(key) for key in ("lost", "duplicated", "wrong", "orders_failed", "disagreements")):
         raise typer.Exit(1)
 
 
 def _print(console: Console, figures: dict[str, Any]) -> None:
     """One row per figure; where an experiment has several settings, one row per setting before."""
-    settings: list[dict[str, Any]] = figures.pop("settings", [])
-    if settings:
+    for name in ("settings", "jobs"):
+        settings: list[dict[str, Any]] = figures.pop(name, [])
+        if not settings:
+            continue
         table = Table(*settings[0])
         for setting in settings:
             table.add_row(*(_shown(value) for value in setting.values()))

@@ -53,7 +53,7 @@ def buffer_tradeoff(options: Options) -> Figures:
     """latency at three rates and saturated throughput by deadline and by size of buffers"""
     from headrace.bench.buffer_tradeoff import buffer_tradeoff as run
 
-    return run(_say)
+    return run(_tell)
 
 
 def primetest(options: Options) -> Figures:
@@ -63,7 +63,7 @@ def primetest(options: Options) -> Figures:
 
     asked_ms = 50.0 if options.bound_ms is None else options.bound_ms
     load = Load(options.rate or 200, (options.seconds or 90) / 9)
-    return run((asked_ms,) if asked_ms else BOUNDS_MS, load, _say, peers=options.stock, **options.settings)
+    return run((asked_ms,) if asked_ms else BOUNDS_MS, load, _tell, peers=options.stock, **options.settings)
 
 
 def livestream(options: Options) -> Figures:
@@ -71,7 +71,7 @@ def livestream(options: Options) -> Figures:
     from headrace.bench.livestream import Load
     from headrace.bench.livestream import livestream as run
 
-    return run(Load(options.rate or 50, options.seconds or 30), options.bound_ms or 50.0, _say)
+    return run(Load(options.rate or 50, options.seconds or 30), options.bound_ms or 50.0, _tell)
 
 
 def sentiments(options: Options) -> Figures:
@@ -85,31 +85,38 @@ def sentiments(options: Options) -> Figures:
 
 
 def hash_engines(options: Options) -> Figures:
-    """every hash engine and sort-merge by skew, order of keys and memory; expiring sessions"""
+    """hash engines and sort-merge by skew, order of keys and memory; sessions; stock Spark on the same files"""
     from headrace.bench.hash_engines import hash_engines as run
 
-    return run(options.items, _say)
+    return run(options.items, _tell, stock=options.stock)
 
 
 def combining(options: Options) -> Figures:
     """sliding windows from panes or one by one, by size and values per key; the constant of the rule"""
     from headrace.bench.combining import combining as run
 
-    return run(options.items, _say)
+    return run(options.items, _tell)
 
 
 def combine(options: Options) -> Figures:
     """moving averages of trades by window size, with panes, without, and by stock Spark"""
     from headrace.bench.combine import combine as run
 
-    return run(_say, stock=options.stock, **options.settings)
+    return run(_tell, stock=options.stock, seconds=options.seconds or 20, **options.settings)
 
 
 def macd(options: Options) -> Figures:
     """two moving averages over shared panes, unshared, by re-run batch jobs and by stock Spark"""
     from headrace.bench.macd import macd as run
 
-    return run(_say, stock=options.stock, **options.settings)
+    return run(_tell, stock=options.stock, seconds=options.seconds or 720, **options.settings)
+
+
+def scheduling(options: Options) -> Figures:
+    """a burst beyond the memory budget under each schedule: latency, memory, how long reading stopped"""
+    from headrace.bench.scheduling import scheduling as run
+
+    return run(_tell, **options.settings)
 
 
 def recovery(options: Options) -> Figures:
@@ -120,13 +127,14 @@ def recovery(options: Options) -> Figures:
     return run(kills, options.rate or 5000, options.seconds or 20 * kills, options.seed, **settings)
 
 
-def _say(line: str) -> None:
+def _tell(line: str) -> None:
+    """Progress of an experiment with many runs."""
     print(line, file=sys.stderr, flush=True)
 
 
 _ALL: tuple[Callable[[Options], Figures], ...] = (
     latency, keyed_count, throughput, buffer_tradeoff, primetest, livestream, sentiments, hash_engines, combining,
-    combine, macd, recovery,
+    combine, macd, scheduling, recovery,
 )  # fmt: skip
 EXPERIMENTS = {run.__name__.replace("_", "-"): run for run in _ALL}
 """By the name that users give; each one's docstring is its line in the list."""

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from headrace.cli import options
 from headrace.cli.answers import answering
+from headrace.cli.costs import ReduceCost, reduce_costs
 from headrace.cli.loading import load_job
 from headrace.cli.panes import in_words_about, pane_choices
 from headrace.config import Settings
@@ -68,6 +69,7 @@ def explanation(plan: JobPlan, settings: tuple[Setting, ...]) -> dict[str, Any]:
         "panes": pane_choices(plan.graph),
         "shared": [{"step": step, "runs_as": other} for step, other in plan.graph.shared],
         "constraints": [constraint.describe() for constraint in plan.graph.constraints],
+        "costs": [cost.as_data() for cost in costs_of(plan)],
         "spark": [{"key": s.key, "value": s.value, "why": s.why} for s in settings],
     }
 
@@ -78,7 +80,14 @@ def show(plan: JobPlan, settings: tuple[Setting, ...]) -> None:
     console.print(Text(render(plan.graph, plan.layout)))
     console.print(Text("\n".join(["", *in_sentences(plan), ""])))
     console.print(_schemas(plan))
+    if costs := costs_of(plan):
+        console.print(Text("\n".join(["Cost of each reduce, at most", *(f"  {c.sentence()}" for c in costs), ""])))
     console.print(_settings(plan, settings))
+
+
+def costs_of(plan: JobPlan) -> list[ReduceCost]:
+    """Of batch jobs only: a stream has no size."""
+    return reduce_costs(plan) if plan.settings.mode == "batch" else []
 
 
 def in_sentences(plan: JobPlan) -> list[str]:

@@ -128,7 +128,7 @@ def summary(answer: dict[str, Any]) -> Text:
     )
     if answer["p50_ms"] is not None:
         text.append(f", latency p50 {answer['p50_ms']:.1f} ms, p99 {answer['p99_ms']:.1f} ms")
-    for what in ("late", "skipped", "restarts"):
+    for what in ("late", "shed", "skipped", "restarts"):
         if answer[what]:
             text.append(f", {answer[what]:,} {what}", style="yellow")
     return text

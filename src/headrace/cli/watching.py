@@ -144,6 +144,7 @@ def run_figures(watch: Watch, resources: TreeWatch) -> dict[str, Any]:
         "longest_gap_ms": 1000 * max(gaps_s) if gaps_s else None,
         "restarts": status.restarts,
         "late": sum(count for name, count in counted.items() if name.startswith("late:")),
+        "shed": sum(count for name, count in counted.items() if name.startswith("shed:")),
         "skipped": sum(count for name, count in counted.items() if name.startswith("skipped:")),
         "counters": counted,
     }

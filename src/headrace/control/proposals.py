@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from headrace.control.batching import lowest, next_deadline_ms, step_latencies, targets_ms, yielding_share
@@ -64,14 +64,14 @@ def _missing(standing: Standing) -> str:
 
 def _edge_deadlines(view: View, edge: int, targets: dict[ChannelId, float]) -> Iterator[Proposal]:
     deadlines: dict[ChannelId, float] = {}
-    for channel, target in targets.items():
-        report = view.channel(channel)
-        if report is None or report.wait_ms is None:
+    for channels in _buffers(view, edge, targets):
+        wait_ms = _wait_ms(view, channels)
+        if wait_ms is None:
             continue
-        now_ms = view.settings.deadline_ms(channel)
-        next_ms = next_deadline_ms(now_ms, target, report.wait_ms.mean)
+        target, now_ms = min(targets[c] for c in channels), min(view.settings.deadline_ms(c) for c in channels)
+        next_ms = next_deadline_ms(now_ms, target, wait_ms)
         if abs(next_ms - now_ms) > _LEAST_STEP * max(target, 1e-3):
-            deadlines[channel] = next_ms
+            deadlines |= dict.fromkeys(channels, next_ms)
     if not deadlines:
         return
     target_ms = mean_of(targets[channel] for channel in deadlines) or 0.0
@@ -88,6 +88,22 @@ def _edge_deadlines(view: View, edge: int, targets: dict[ChannelId, float]) -> I
         Expectation("wait_ms", edge, wait_ms, target_ms, view.cycle + 1),
     )
     yield Proposal(decision, Change(deadlines_ms=deadlines))
+
+
+def _buffers(view: View, edge: int, targets: Mapping[ChannelId, float]) -> Iterable[tuple[ChannelId, ...]]:
+    """The channels that share a buffer, and so a deadline."""
+    if not view.topology.by_id[edge].common:
+        return [(channel,) for channel in targets]
+    senders = sorted({channel.sender for channel in targets})
+    return [tuple(c for c in targets if c.sender == sender) for sender in senders]
+
+
+def _wait_ms(view: View, channels: Iterable[ChannelId]) -> float | None:
+    """An item's mean wait in the buffer of these channels, as far as it is known."""
+    reports = [report for channel in channels if (report := view.channel(channel)) is not None]
+    waits = [(report.items, report.wait_ms.mean) for report in reports if report.wait_ms is not None]
+    items = sum(n for n, _ in waits)
+    return sum(n * wait_ms for n, wait_ms in waits) / items if items else None
 
 
 def propose_sizes(view: View, too_large: Mapping[ChannelId, int]) -> Iterator[Proposal]:

@@ -43,7 +43,8 @@ class Step:
 class Edge:
     """A stream from one step to another; ``paired``: subtask i sends to subtask i only.
 
-    ``fixed``: whether it is chained cannot change while the job runs.
+    ``fixed``: whether it is chained cannot change while the job runs. ``common``: a sender has one
+    buffer for all its receivers, and one deadline.
     """
 
     id: int
@@ -51,6 +52,7 @@ class Edge:
     target: str
     paired: bool = False
     fixed: bool = False
+    common: bool = False
 
 
 @dataclass(frozen=True, slots=True)

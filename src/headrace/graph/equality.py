@@ -26,40 +26,48 @@ def same(one: Any, other: Any) -> bool:
     >>> same(power(2), power(2)), same(power(2), power(3)), same([], [])
     (True, False, False)
     """
+    return _same(one, other, ())
+
+
+def _same(one: Any, other: Any, within: tuple[FunctionType, ...]) -> bool:
+    """``within`` are the functions whose parts are being compared; one that is part of itself is not followed."""
     if one is other:
         return True
     if type(one) is not type(other):
         return False
-    if isinstance(one, FunctionType):
-        return one.__globals__ is other.__globals__ and one.__code__ is other.__code__ and _same_parts(one, other)
-    if isinstance(one, MethodType):
-        return same(one.__func__, other.__func__) and same(one.__self__, other.__self__)
-    if isinstance(one, functools.partial):
-        keywords = same(tuple(sorted(one.keywords)), tuple(sorted(other.keywords)))
-        return (
-            keywords
-            and same((one.func, one.args), (other.func, other.args))
-            and all(same(value, other.keywords[name]) for name, value in one.keywords.items())
-        )
-    if isinstance(one, tuple):
-        return len(one) == len(other) and all(map(same, one, other))
     if isinstance(one, float):
         return one.hex() == str(other.hex())  # unlike ==, tells zeros apart
     if isinstance(one, _PLAIN):
         return bool(one == other)
-    if dataclasses.is_dataclass(one) and getattr(one, "__dataclass_params__").frozen:  # noqa: B009
-        return all(same(getattr(one, f.name), getattr(other, f.name)) for f in dataclasses.fields(one))
-    return False
+    if isinstance(one, FunctionType):
+        if one in within or one.__code__ is not other.__code__ or one.__globals__ is not other.__globals__:
+            return False
+        within = (*within, one)
+    parts, others = _parts(one), _parts(other)
+    if parts is None or others is None or len(parts) != len(others):
+        return False
+    return all(_same(part, another, within) for part, another in zip(parts, others))
 
 
-def _same_parts(one: FunctionType, other: FunctionType) -> bool:
-    """Defaults, attributes and closures of two functions of one code object."""
-    if one.__dict__ or other.__dict__:
-        return False
-    defaults = (one.__defaults__, tuple(sorted((one.__kwdefaults__ or {}).items())))
-    others = (other.__defaults__, tuple(sorted((other.__kwdefaults__ or {}).items())))
-    try:
-        cells, other_cells = (tuple(c.cell_contents for c in f.__closure__ or ()) for f in (one, other))
-    except ValueError:  # a variable that has no value yet
-        return False
-    return same(defaults, others) and same(cells, other_cells)
+def _parts(thing: Any) -> tuple[Any, ...] | None:
+    """What decides what a thing of its type does; None if that cannot be told, or can change."""
+    match thing:
+        case tuple():
+            return thing
+        case FunctionType():
+            try:
+                cells = tuple(cell.cell_contents for cell in thing.__closure__ or ())
+            except ValueError:  # a variable that has no value yet
+                return None
+            return None if thing.__dict__ else (thing.__defaults__, _items(thing.__kwdefaults__ or {}), cells)
+        case MethodType():
+            return thing.__func__, thing.__self__
+        case functools.partial():
+            return thing.func, thing.args, _items(thing.keywords)
+    if dataclasses.is_dataclass(thing) and getattr(thing, "__dataclass_params__").frozen:  # noqa: B009
+        return tuple(getattr(thing, field.name) for field in dataclasses.fields(thing))
+    return None
+
+
+def _items(named: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
+    return tuple((name, named[name]) for name in sorted(named))

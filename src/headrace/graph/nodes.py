@@ -19,6 +19,7 @@ JoinHow = Literal["inner", "left", "right", "outer"]
 StateKind = Literal["value", "queue", "mapping"]
 Combine = Literal["auto"] | bool
 DEAD_LETTERS = "dead_letters"
+Late = Literal["drop", "shed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,8 @@ class ReduceNode:
     at_least: tuple[str, float] | None = None
     expect: int | None = None
     combine: Combine = "auto"
+    late: Late = "drop"
+    shed_after_us: int | None = None
     pane_columns: tuple[str, ...] | None = None
     """If a ``PaneNode`` feeds the step: which of its reducers each of this step's is, in order."""
 

@@ -84,8 +84,8 @@ def _groups(graph: Graph) -> list[list[tuple[ReduceNode, TimeWindow]]]:
 
 
 def _may_share(node: ReduceNode) -> bool:
-    """Memory bounds are of one step's panes, and ``at_least`` looks at them as they grow."""
-    plain = node.memory_bytes is None and node.at_least is None and node.options.deterministic
+    """Memory bounds are of one step's panes, ``at_least`` looks at them as they grow, and each step sheds its own."""
+    plain = node.memory_bytes is None and node.at_least is None and node.late == "drop" and node.options.deterministic
     return plain and can_combine(node)
 
 
@@ -108,7 +108,8 @@ def _pane_node(name: str, pane_us: int, steps: Sequence[ReduceNode]) -> PaneNode
 
 def _fed(step: ReduceNode, panes: PaneNode) -> ReduceNode:
     columns = (next(name for name, known in panes.reducers if same(known, own)) for _, own in step.reducers)
-    return replace(step, inputs=(panes.name,), pane_columns=tuple(columns))
+    options = replace(step.options, parallelism=None)  # it runs where its panes are
+    return replace(step, inputs=(panes.name,), pane_columns=tuple(columns), options=options)
 
 
 def _free_name(graph: Graph, name: str) -> str:

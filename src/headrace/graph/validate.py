@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 from headrace.errors import GraphError
 from headrace.graph.combining import check_combine
 from headrace.graph.memory import check_memory
-from headrace.graph.nodes import Graph, JoinNode, Node, ReduceNode, SinkNode, SourceNode, is_keyed
+from headrace.graph.nodes import Graph, JoinNode, Late, Node, ReduceNode, SinkNode, SourceNode, is_keyed
+from headrace.graph.paths import bound_through, reachable
 from headrace.graph.reducers import Aggregate, UserReducer
 from headrace.graph.windows import CountWindow, SessionWindow, TimeWindow, WholeInput
 
@@ -24,23 +27,13 @@ def validate(graph: Graph, *, need_sink: bool = True) -> None:
             check_memory(node)
             check_threshold(node)
             check_combine(node)
+            check_late(graph, node)
     for constraint in graph.constraints:
         if constraint.end not in reachable(graph, constraint.start):
             raise GraphError(
                 f"constraint {constraint.describe()}: no path leads from {constraint.start!r} to "
                 f"{constraint.end!r}; constrain a path of connected steps, upstream >> downstream"
             )
-
-
-def reachable(graph: Graph, start: str) -> set[str]:
-    """The names of all steps downstream of ``start``, itself included."""
-    seen, todo = {start}, [start]
-    while todo:
-        for node, _ in graph.consumers(todo.pop()):
-            if node.name not in seen:
-                seen.add(node.name)
-                todo.append(node.name)
-    return seen
 
 
 def _check_names(graph: Graph) -> None:
@@ -119,6 +112,20 @@ def check_threshold(node: ReduceNode) -> None:
         )
     if not isinstance(node.window, (TimeWindow, WholeInput)) or node.window.versioned:
         raise GraphError(f"step {node.name!r}: at_least needs a tumbling or sliding window or hr.whole_input()")
+
+
+def check_late(graph: Graph, node: ReduceNode) -> None:
+    """``late="shed"`` needs a bound that records can miss."""
+    if node.late not in get_args(Late):
+        raise GraphError(f"step {node.name!r}: late={node.late!r} is not 'drop' or 'shed'")
+    if node.shed_after_us is not None and (node.late != "shed" or node.shed_after_us < 1):
+        raise GraphError(f"step {node.name!r}: shed_after is a time above zero, and needs late='shed'")
+    if node.late == "shed" and node.shed_after_us is None and bound_through(graph, node.name) is None:
+        raise GraphError(
+            f"step {node.name!r}: late='shed' abandons records that miss a latency bound, but no constraint leads "
+            f"through it; give the job one, job.constrain(source >> step, p99='200 ms'), or the step "
+            f"shed_after='200 ms'"
+        )
 
 
 def _keeps_time(graph: Graph, source: SourceNode, node: Node) -> bool:

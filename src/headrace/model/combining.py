@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import gcd, sqrt
 
-GAMMA = 2.0
+GAMMA = 1.8
 """Cost of merging one pane's aggregate of a key, in values added; fitted by ``headrace bench combining``."""
 
 
@@ -33,7 +33,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Values touched per slide, merged ones weighted by γ: each window on its own, and with panes."""
+    """Values touched per slide, merged ones weighted by γ, or rows held: with each window on its own, with panes."""
 
     direct: float
     paned: float
@@ -69,6 +69,19 @@ def costs(size_us: int, slide_us: int, load: Load, gamma: float = GAMMA) -> Cost
     panes = size_us // gcd(size_us, slide_us)
     added = slide_us / 1e6 * load.values_per_s
     return Costs(size_us / 1e6 * load.values_per_s, added + gamma * panes * load.keys_per_pane)
+
+
+def rows_held(size_us: int, slide_us: int, keys_per_pane: float, keys_per_window: float) -> Costs:
+    """Rows of state at any time: w/s open windows of so many keys, or w/k panes.
+
+    The paper has no such rule: there a window without panes is a list of its values, which windows share. Ours
+    are aggregates, a row per key and window, and if most keys are seen once that is many more rows than panes have.
+
+    >>> rows_held(60_000_000, 1_000_000, keys_per_pane=100, keys_per_window=6000)
+    Costs(direct=360000.0, paned=6000)
+    """
+    panes = size_us // gcd(size_us, slide_us)
+    return Costs(size_us / slide_us * keys_per_window, panes * keys_per_pane)
 
 
 def needed_values_per_key(size_us: int, slide_us: int, gamma: float = GAMMA) -> float | None:

@@ -167,6 +167,8 @@ def build_combiner(
         node = node.table
     if not isinstance(node, ReduceNode) or not can_combine(node):
         return None
+    if node.late == "shed" and plan.eager:
+        return None  # what is shed is counted in records
     on_error = node.options.on_error or plan.graph.on_error
     guard = guards.setdefault(f"{node.name} (combine)", Guard(node.name, on_error, dead_letter))
     table = make_table(node, plan.schema_into(node.name), plan.schemas[node.name], guard, 1)

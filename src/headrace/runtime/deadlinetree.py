@@ -44,20 +44,29 @@ class DeadlineTree:
 
     def pop(self) -> Item | None:
         """The cheapest item of the earliest deadline, with as many records as are left of it."""
-        node = self._root
+        node = self._earliest()
         if node is None:
             return None
-        while node.left is not None:
-            node = node.left
         waiting = node.group.cheapest()
         assert waiting is not None, "a node without records is removed at once"
         item = replace(waiting.item, count=waiting.left)
         self._take(node, waiting, waiting.left)
         return item
 
+    def earliest_us(self) -> int | None:
+        """The first deadline."""
+        node = self._earliest()
+        return None if node is None else node.deadline_ns // 1000
+
     def items(self) -> list[Item]:
         """What waits, by deadline and then in order of arrival."""
         return [replace(w.item, count=w.left) for node in in_order(self._root) for w in arrivals(node.group)]
+
+    def _earliest(self) -> Node | None:
+        node = self._root
+        while node is not None and node.left is not None:
+            node = node.left
+        return node
 
     def _take(self, node: Node, waiting: Waiting, count: int) -> int:
         node.group.take(waiting, count)

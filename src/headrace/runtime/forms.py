@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.graph.windows import TimeWindow
-from headrace.model.combining import Costs, Load, costs
+from headrace.model.combining import Costs, Load, costs, rows_held
 from headrace.state.choosing import Choice
 
 PANES, WINDOWS = "panes", "windows"
@@ -20,28 +20,31 @@ _LEAST_VALUES = 100
 """Fewer values in panes say too little about how many keys there are."""
 _CLEARLY = 0.9
 """The other form must cost less than this share: near the crossover noise would change it every time."""
+_MOST_ROWS = 2.0
+"""Windows of their own may hold so many times the rows that panes would; all of them are kept in memory and stored."""
 
 
 class Forms:
     """The form in use, and the figures for the next decision.
 
-    Decisions are made when event time enters a new period of eight panes, so that they see whole panes.
+    Decisions are made when event time enters a new period of eight panes, so that they see whole panes. Until
+    windows have closed, how many rows they would hold is unknown, and panes are kept: so they are wherever a
+    whole input is read before the first window closes.
     """
 
     def __init__(self, window: TimeWindow) -> None:
         self._window = window
-        self.choice = Choice(PANES, "nothing measured yet")
+        self.paned = True
+        self._reason: str | None = None
         self._began: int | None = None
         self._newest = 0
         self._values = self._values_in_panes = self._rows = 0
+        self._keys_per_window: int | None = None
 
     @property
-    def paned(self) -> bool:
-        return self.choice.engine == PANES
-
-    def resume(self, *, paned: bool) -> None:
-        """Go on in the form that a restored state was kept in."""
-        self.choice = Choice(PANES if paned else WINDOWS, "as in the checkpoint")
+    def choice(self) -> Choice | None:
+        """The form and the figures it was chosen by; None until something has been measured."""
+        return Choice(PANES if self.paned else WINDOWS, self._reason) if self._reason is not None else None
 
     def in_panes(self, panes: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Which values, by their pane, are to be kept in panes."""
@@ -58,6 +61,10 @@ class Forms:
         self._values_in_panes += values_in_panes
         self._rows += rows
 
+    def closed(self, keys: int) -> None:
+        """A window has closed that had so many keys."""
+        self._keys_per_window = max(keys, self._keys_per_window or 0)
+
     def _decide(self, newest: int) -> None:
         assert self._began is not None
         window = self._window
@@ -65,13 +72,22 @@ class Forms:
         load = Load(per_pane / (window.pane_us / 1e6), per_pane * self._rows / self._values_in_panes)
         cost = costs(window.size_us, window.every_us, load)
         now, other = (cost.paned, cost.direct) if self.paned else (cost.direct, cost.paned)
-        if other < _CLEARLY * now:
-            self.choice = Choice(WINDOWS if self.paned else PANES, _reason(load, cost))
-        elif self.choice.reason == "nothing measured yet":
-            self.choice = Choice(self.choice.engine, _reason(load, cost))
+        cheaper = self.paned if other >= _CLEARLY * now else not self.paned
+        paned = cheaper or not self._windows_fit(load)
+        if paned != self.paned or self._reason is None:
+            why = "" if paned == cheaper else "; but windows of their own would hold too many rows"
+            self.paned, self._reason = paned, _figures(load, cost) + why
         self._began, self._values, self._values_in_panes, self._rows = newest, 0, 0, 0
+        self._keys_per_window = None
+
+    def _windows_fit(self, load: Load) -> bool:
+        """Whether the state stays about as small with windows of their own; False if that is unknown."""
+        if self._keys_per_window is None:
+            return False
+        held = rows_held(self._window.size_us, self._window.every_us, load.keys_per_pane, self._keys_per_window)
+        return held.direct <= _MOST_ROWS * held.paned
 
 
-def _reason(load: Load, cost: Costs) -> str:
+def _figures(load: Load, cost: Costs) -> str:
     seen = f"{load.values_per_s:,.4g} values per second and {load.keys_per_pane:,.4g} keys per pane"
     return f"{seen} make {cost.paned:,.0f} values touched per slide with panes, {cost.direct:,.0f} without"

@@ -37,11 +37,16 @@ class End:
 
 
 class Inbox:
-    """Bounded by bytes: the reader thread waits while the subtask is behind, and Spark behind it."""
+    """Bounded by bytes: the reader thread waits while the subtask is behind, and Spark behind it.
+
+    What the subtask has taken out and not processed yet still counts; ``blocked`` while the reader waits.
+    """
 
     def __init__(self, limit_bytes: int) -> None:
         self._queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._limit, self._held = limit_bytes, 0
+        self.limit_bytes, self.held_bytes = limit_bytes, 0
+        self.blocked = False
+        self._queued_bytes = self._state_bytes = 0
         self._room = threading.Condition()
 
     def put(self, item: Any) -> None:
@@ -50,15 +55,24 @@ class Inbox:
     def put_row(self, payload: memoryview) -> None:
         """Queue a row; blocks while too much is queued already."""
         with self._room:
-            while self._held and self._held + len(payload) > self._limit:
+            while self._crowded(len(payload)):
+                self.blocked = True
                 self._room.wait()
-            self._held += len(payload)
+            self.blocked = False
+            self.held_bytes += len(payload)
         self._queue.put(Row(payload, now_us()))
 
     def done(self, row: Row) -> None:
         with self._room:
-            self._held -= len(row.payload)
+            self.held_bytes -= len(row.payload)
             self._room.notify()
+
+    def weigh(self, queued_bytes: int, state_bytes: int) -> None:
+        """What the subtask holds elsewhere: buffers in its operators' queues, and state if that counts."""
+        if (queued_bytes, state_bytes) != (self._queued_bytes, self._state_bytes):
+            with self._room:
+                self._queued_bytes, self._state_bytes = queued_bytes, state_bytes
+                self._room.notify()
 
     def get(self, wait_s: float) -> Any:
         """The next item, or None if none came in time."""
@@ -66,6 +80,11 @@ class Inbox:
             return self._queue.get_nowait() if wait_s <= 0 else self._queue.get(timeout=wait_s)
         except queue.Empty:
             return None
+
+    def _crowded(self, more_bytes: int) -> bool:
+        """Never while nothing waits: state alone, or one large row, must not stop reading for ever."""
+        waiting_bytes = self.held_bytes + self._queued_bytes
+        return waiting_bytes > 0 and waiting_bytes + self._state_bytes + more_bytes > self.limit_bytes
 
 
 def read_into(inbox: Inbox, batches: Iterable[pa.RecordBatch]) -> threading.Thread:

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from headrace.errors import ProtocolError
 from headrace.graph.stages import Edge
-from headrace.runtime.batch import from_wire, wire_schema
+from headrace.runtime.batch import Batch, from_wire, wire_schema
 from headrace.runtime.edges import now_us
 from headrace.runtime.ends import Source
 from headrace.runtime.frames import Frame, Kind, decode, read_ipc
@@ -18,6 +18,7 @@ from headrace.runtime.links import Links
 from headrace.runtime.meter import ChannelMeter
 from headrace.runtime.operators import Operator
 from headrace.runtime.plan import JobPlan
+from headrace.runtime.queues import Waiting
 from headrace.runtime.reducing import Reduce
 from headrace.runtime.stamps import Stamp
 
@@ -71,8 +72,11 @@ class Intake:
                     inbound.operator.watermark(inbound.edge.port, inbound.lowest())
                 continue
             inbound.operator.meter.arrived(row.queued_us)
-            inbound.meter.served(frame, row.queued_us, now_us())
-            self._deliver(inbound, frame)
+            waiting, operator = self._waiting(inbound, frame, row.queued_us), inbound.operator
+            if operator.queue is None:
+                operator.work(waiting)
+            else:
+                operator.queue.put(waiting)
 
     def refuse(self, row: Row) -> None:
         """A row after all senders had ended: only what came before, or no data at all, is in order."""
@@ -103,17 +107,22 @@ class Intake:
         links = self._links.meters() if self._links is not None else []
         return [*(inbound.meter for inbound in self._inbound.values()), *links]
 
-    def _deliver(self, inbound: Inbound, frame: Frame) -> None:
+    def _waiting(self, inbound: Inbound, frame: Frame, queued_us: int) -> Waiting:
+        """A frame's records or partials, decoded."""
+
+        def began(now: int) -> None:
+            inbound.meter.served(frame, queued_us, now)
+
+        data: Batch | pa.RecordBatch
         body = pa.py_buffer(frame.body)
         born_us, tag_us = frame.born_us - self._stamp.offset_us, frame.tagged_us - self._stamp.offset_us
         if frame.kind is Kind.PARTIAL:
             assert inbound.partial_schema is not None
-            partial = pa.ipc.read_record_batch(body, inbound.partial_schema)
-            inbound.operator.receive_partial(inbound.edge.port, partial, born_us, tag_us)
+            data = pa.ipc.read_record_batch(body, inbound.partial_schema)
         else:
             schema = wire_schema(inbound.schema, late=frame.kind is Kind.LATE)
-            records = pa.ipc.read_record_batch(body, schema)
-            inbound.operator.receive(inbound.edge.port, from_wire(records, inbound.schema, born_us, tag_us))
+            data = from_wire(pa.ipc.read_record_batch(body, schema), inbound.schema, born_us, tag_us)
+        return Waiting(inbound.edge.port, data, born_us, frame.items, len(frame.body), began, tag_us)
 
     def _make_inbound(self, edge: Edge) -> Inbound:
         plan, operator = self._plan, self._operators[edge.target]

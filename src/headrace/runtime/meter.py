@@ -20,8 +20,8 @@ from headrace.runtime.stamps import Stamp, tagged
 from headrace.runtime.tallies import Ages, Held, Tally
 
 _NS_PER_MS, _US_PER_MS = 1_000_000, 1000
-Visit = tuple[int, int, int, int | None]
-"""When it began (ns), the meter's ``inner_ns`` then, records, tag."""
+Visit = tuple[int, int, int, int | None, int]
+"""When it began (ns), the meter's ``inner_ns`` then, records, tag, and how many customers are served at once."""
 
 
 @dataclass(slots=True)
@@ -48,7 +48,7 @@ class StepMeter:
     _held: Held = field(default_factory=Held)
     _arrived_us: int = 0
     _aside_ns: int = 0
-    _queued: bool = False
+    _queued: int = 0
     _serving: bool = False
 
     def begin_epoch(self) -> None:
@@ -62,28 +62,28 @@ class StepMeter:
         self._arrived_us = at_us
 
     def dequeued(self, waited_us: int) -> None:
-        """The next customer comes out of the queue, where it waited that long."""
-        self._queued = True
+        """The next customer, or one of those served next, comes out of the queue, where it waited that long."""
+        self._queued += 1
         self._queue_us.add(waited_us)
 
     def enter(self, records: int, tag_us: int | None) -> Visit:
         """A customer's service begins; give what is returned to ``leave``."""
         if not self._queued:
             self.arrived(time.time_ns() // 1000)
-        self._queued, self._serving = False, True
+        customers, self._queued, self._serving = max(self._queued, 1), 0, True
         self.items_in += records
         self.tag_us = tag_us
         began_ns = time.perf_counter_ns()
         if self.read_write:
             self._held.read(began_ns, records)
-        return began_ns, self.inner_ns, records, tag_us
+        return began_ns, self.inner_ns, records, tag_us, customers
 
     def leave(self, visit: Visit) -> None:
         """Service has ended. What was done aside since the last customer counts as this one's service."""
-        began_ns, inner_ns, records, tag_us = visit
+        began_ns, inner_ns, records, tag_us, customers = visit
         inner_ns = self.inner_ns - inner_ns
         own_ns = time.perf_counter_ns() - began_ns - inner_ns
-        self._service_ns.add(own_ns + self._aside_ns)
+        self._service_ns.add((own_ns + self._aside_ns) // customers, customers)
         self._aside_ns, self._serving = 0, False
         if not self.read_write:
             self._latency_ns.add(own_ns, records)
@@ -132,7 +132,7 @@ class ChannelTally:
     """One sender's buffers along one edge: where they, and the items in them, spent their time (µs).
 
     ``spare`` counts if no buffer of the interval was tagged: HPDC'12 has a sample per interval, too. It
-    must not count besides others: the buffer after a report is more often than not one that came late.
+    must not count besides others: the first buffer after a report is often one that came late.
     """
 
     items: int = 0

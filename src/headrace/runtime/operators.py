@@ -1,9 +1,10 @@
-"""Operators: what a subtask hosts. They call each other directly, batch by batch."""
+"""Operators: what a subtask hosts. They call each other directly, batch by batch, or through queues."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,6 +16,7 @@ from headrace.graph.nodes import TransformNode
 from headrace.graph.windows import IDLE_US, NEVER_US
 from headrace.runtime.batch import Batch
 from headrace.runtime.meter import StepMeter
+from headrace.runtime.queues import InputQueue, Waiting
 from headrace.runtime.times import event_times
 from headrace.runtime.usercode import Guard
 from headrace.schemas import conform, empty_batch, to_batch
@@ -42,29 +44,65 @@ class Operator:
     """A step in one subtask.
 
     Subclasses implement ``on_batch`` and, where time matters, ``on_watermark``, ``on_clock`` and
-    ``on_epoch_end``; ``stores`` names the state they keep.
+    ``on_epoch_end``; ``stores`` names the state they keep. With a ``queue`` what it receives waits there
+    until the scheduler hands it to ``work`` and ``advance``.
     """
 
     def __init__(self, name: str, ports: int = 1) -> None:
         self.name = name
         self.outputs: list[tuple[Receiver, int]] = []
         self.meter = StepMeter(name)
+        self.queue: InputQueue | None = None
         self._watermarks = [NEVER_US] * ports
         self.watermark_us = NEVER_US
 
     def receive(self, port: int, batch: Batch) -> None:
+        if self.queue is None:
+            self.process(port, batch)
+        elif batch.rows:
+            self._enqueue(Waiting(port, batch, batch.born_us, batch.rows, batch.records.nbytes))
+
+    def receive_partial(self, port: int, partial: pa.RecordBatch, born_us: int, tag_us: int | None = None) -> None:
+        """Take partial aggregates; only reduce steps are sent any."""
+        waiting = Waiting(port, partial, born_us, partial.num_rows, partial.nbytes, tag_us=tag_us)
+        if self.queue is None:
+            self.work(waiting)
+        else:
+            self._enqueue(waiting)
+
+    def watermark(self, port: int, watermark_us: int) -> None:
+        if self.queue is None:
+            self.advance(port, watermark_us)
+        else:
+            self.queue.promise(port, watermark_us)
+
+    def work(self, waiting: Waiting) -> None:
+        """Process a buffer whose turn has come."""
+        if waiting.began is not None:
+            waiting.began(time.time_ns() // 1000)
+        if isinstance(waiting.data, Batch):
+            self.process(waiting.port, waiting.data)
+            return
+        visit = self.meter.enter(waiting.rows, waiting.tag_us)
+        self.on_partial(waiting.port, waiting.data, waiting.born_us)
+        self.meter.leave(visit)
+
+    def process(self, port: int, batch: Batch) -> None:
+        """Process records now."""
         if batch.rows:
             visit = self.meter.enter(batch.rows, batch.tag_us)
             self.on_batch(port, batch)
             self.meter.leave(visit)
 
-    def receive_partial(self, port: int, partial: pa.RecordBatch, born_us: int, tag_us: int | None = None) -> None:
-        """Take partial aggregates from before the shuffle; only reduce steps are sent any."""
-        visit = self.meter.enter(partial.num_rows, tag_us)
-        self.on_partial(port, partial, born_us)
-        self.meter.leave(visit)
+    def _enqueue(self, waiting: Waiting) -> None:
+        """Let what a step of the same subtask sent wait for its turn."""
+        assert self.queue is not None
+        arrived_us = time.time_ns() // 1000
+        self.meter.arrived(arrived_us)
+        self.queue.put(replace(waiting, began=lambda now_us: self.meter.dequeued(now_us - arrived_us)))
 
-    def watermark(self, port: int, watermark_us: int) -> None:
+    def advance(self, port: int, watermark_us: int) -> None:
+        """An input has come so far; it takes effect when all inputs have."""
         if watermark_us > self._watermarks[port]:
             self._watermarks[port] = watermark_us
             lowest = lowest_of(self._watermarks)

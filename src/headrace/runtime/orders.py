@@ -1,10 +1,13 @@
-"""What the driver tells subtasks to do from now on: deadlines and sizes of buffers, active receivers, chains."""
+"""What the driver tells subtasks to do from now on: deadlines and sizes of buffers, active receivers, chains,
+the schedule."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from headrace.config import Schedule
 
 Sender = tuple[int, int]
 """An edge and the subtask that sends on it."""
@@ -15,7 +18,8 @@ class Orders:
     """All of it at once, so that a message that is lost or comes twice does no harm.
 
     ``active``: subtasks of a stage that spread edges lead to. ``chained`` None: as the job was laid
-    out. A sender that is not named keeps the deadline and the size of the run's settings.
+    out. A sender that is not named keeps the deadline and the size of the run's settings. ``schedule`` None:
+    that of the run's settings.
     """
 
     version: int = 0
@@ -23,6 +27,7 @@ class Orders:
     sizes_bytes: Mapping[Sender, int] = field(default_factory=dict)
     active: Mapping[int, int] = field(default_factory=dict)
     chained: frozenset[int] | None = None
+    schedule: Schedule | None = None
 
     def to_wire(self) -> dict[str, Any]:
         return {
@@ -31,6 +36,7 @@ class Orders:
             "sizes_bytes": [[*sender, size] for sender, size in self.sizes_bytes.items()],
             "active": list(self.active.items()),
             "chained": None if self.chained is None else sorted(self.chained),
+            "schedule": self.schedule,
         }
 
     @staticmethod
@@ -42,4 +48,5 @@ class Orders:
             {(edge, sender): size for edge, sender, size in data["sizes_bytes"]},
             dict(data["active"]),
             None if chained is None else frozenset(chained),
+            data.get("schedule"),
         )

@@ -61,8 +61,8 @@ class PanedReduce(Reduce):
         self._held = slices
         marks = [closed for _, _, closed in self._marks.all_of("closed")]
         self._closed_us = self._marked_us = max(marks, default=NEVER_US)
-        if self.forms is not None and (len(self.table) or len(self._rest)):
-            self.forms.resume(paned=len(self.table) >= len(self._rest))
+        if self.forms is not None and len(self._rest) > len(self.table):
+            self.forms.paned = False
 
     @property
     def choice(self) -> Choice | None:
@@ -76,7 +76,7 @@ class PanedReduce(Reduce):
         batch = without_closed(self, batch, self._window)
         if not batch.rows:
             return
-        panes, rows_before = batch.times // self._window.pane_us, len(self.table)
+        panes, rows_before = self.panes_of(batch.times), len(self.table)
         kept, newest = batch, int(panes.max())
         if self.forms is not None and not (held := self.forms.in_panes(panes)).all():
             self._add_to_windows(batch.where(~held), np.full(int((~held).sum()), self._closed_us))
@@ -85,6 +85,9 @@ class PanedReduce(Reduce):
             self._emit_early(self.states.absorb(kept.records, self.key_columns(kept.records), panes, kept.times))
         if self.forms is not None:
             self.forms.see(newest, batch.rows, kept.rows, len(self.table) - rows_before)
+
+    def panes_of(self, times: Times) -> Times:
+        return times // self._window.pane_us
 
     def on_partial(self, port: int, partial: pa.RecordBatch, born_us: int) -> None:
         self._born_us = born_us
@@ -99,7 +102,7 @@ class PanedReduce(Reduce):
             self.forms.see(int(panes.max()), partial.num_rows, kept.num_rows, len(self.table) - rows_before)
 
     def _add_to_windows(self, batch: Batch, after: Times) -> None:
-        """Add records to each of their windows that ends after what each record may still change."""
+        """Add each record to those of its windows that end ``after`` a time of its own."""
 
         def add(at: Rows, ends: Times) -> None:
             records = batch.records.take(pa.array(at))
@@ -141,6 +144,8 @@ class PanedReduce(Reduce):
         while (end := self._next_end()) is not None and end <= watermark_us:
             for table, rows in self._whole(end):
                 self._emit_window(table, rows[self.final(table, rows)], end)
+                if self.forms is not None:
+                    self.forms.closed(len(rows))
             self._rest.drop(self._rest.rows_of(end))
             self._closed_us = end
             for pane in self.states.panes():
@@ -184,14 +189,18 @@ class PanedReduce(Reduce):
             self.emit(Batch(self.results(rows, bounds, table), np.full(n, end - 1), self._born_us))
 
     def _sort_out_late(self, batch: Batch) -> Batch:
-        """Drop and count what is too late for all its windows; keep what is in time for all."""
+        """Drop and count what is too late for all its windows; keep what is in time for all.
+
+        A window that has been emitted stays closed, also for a partition that was silent and had promised less.
+        """
         assert batch.late is not None
         first, last = first_end(batch.times, self._window), last_end(batch.times, self._window)
-        dropped = last <= batch.late
+        reached = np.maximum(batch.late, self._closed_us)
+        dropped = last <= reached
         self.meter.late += int(dropped.sum())
-        some = ~dropped & (first <= batch.late)
+        some = ~dropped & (first <= reached)
         if some.any():
-            self._add_to_windows(batch.where(some), batch.late[some])
+            self._add_to_windows(batch.where(some), reached[some])
         return batch.where(~dropped & ~some)
 
 

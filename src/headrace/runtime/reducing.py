@@ -104,6 +104,19 @@ class Reduce(Operator):
         """The hash engine in use and why, if there is a memory bound."""
         return self.states.choice if isinstance(self.states, BoundedTable) else None
 
+    def on_disk(self, batch: Batch) -> npt.NDArray[np.bool_]:
+        """Which records' keys are not in memory although some keys are on disk; new ones may yet find room."""
+        if not isinstance(self.states, BoundedTable) or not self.states.disk.panes():
+            return np.zeros(batch.rows, bool)
+        missing: npt.NDArray[np.bool_] = (
+            self.table.index.find(self.key_columns(batch.records), self.panes_of(batch.times)) < 0
+        )
+        return missing
+
+    def panes_of(self, times: Rows) -> Rows | int:
+        """The panes that records of these times belong to, or the first of them."""
+        return 0
+
     def key_columns(self, records: pa.RecordBatch) -> list[pa.Array]:
         return [records.column(key) for key in self.node.keys]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any, Protocol
 
 import psutil
@@ -16,6 +17,7 @@ from headrace.runtime.operators import Operator
 from headrace.runtime.outlet import Outlet
 from headrace.runtime.plan import JobPlan
 from headrace.runtime.reducing import Reduce
+from headrace.runtime.scheduler import Scheduler
 from headrace.runtime.stamps import Stamp
 from headrace.runtime.usercode import Guard
 from headrace.tokens import Token
@@ -35,10 +37,10 @@ class Reporter:
 
     def __init__(
         self, plan: JobPlan, stage: int, operators: Mapping[str, Operator], guards: Mapping[str, Guard],
-        intake: Intake, outlet: Outlet, stamp: Stamp,
+        intake: Intake, outlet: Outlet, scheduler: Scheduler, stamp: Stamp,
     ) -> None:  # fmt: skip
         self._stage, self._operators, self._guards = stage, operators, guards
-        self._intake, self._outlet, self._stamp = intake, outlet, stamp
+        self._intake, self._outlet, self._scheduler, self._stamp = intake, outlet, scheduler, stamp
         self._every_us = plan.settings.report_s * 1e6
         self._process = psutil.Process()
         self._sent_us, self._version = 0, stamp.version
@@ -71,6 +73,7 @@ class Reporter:
             "cpu_s": cpu.user + cpu.system,
             "rss_bytes": self._process.memory_info().rss,
             "exhausted": exhausted,
+            "backlog": asdict(self._scheduler.backlog()),
             "engines": {
                 operator.name: [operator.choice.engine, operator.choice.reason]
                 for operator in self._operators.values()
@@ -93,6 +96,8 @@ class Reporter:
             if guard.skipped:
                 self._add(f"skipped:{name}", guard.skipped)
                 guard.skipped = 0
+        for step, shed in self._scheduler.newly_shed().items():
+            self._add(f"shed:{step}", shed)
         for flow in flows:
             self._add(f"in:{flow.step}", flow.items_in)
             self._add(f"out:{flow.step}", flow.items_out)

@@ -63,11 +63,12 @@ class SharedPanes(Reduce):
         return (panes + 1) * self._pane_us <= self.watermark_us
 
     def _hand_on(self, partial: pa.RecordBatch) -> None:
-        started = self.meter.wrote(partial.num_rows)
+        tag_us = self.meter.tag_for(self._born_us)
+        started_ns = self.meter.wrote(partial.num_rows)
         for target, port in self.outputs:
             assert isinstance(target, PanedReduce), "panes go to reduce steps of the same stage only"
-            target.receive_partial(port, self._for(target, partial), self._born_us, self.meter.tag_for(self._born_us))
-        self.meter.inner_ns += time.perf_counter_ns() - started
+            target.receive_partial(port, self._for(target, partial), self._born_us, tag_us)
+        self.meter.inner_ns += time.perf_counter_ns() - started_ns
 
     def _for(self, target: PanedReduce, partial: pa.RecordBatch) -> pa.RecordBatch:
         """The columns of a step's own reducers, by its own panes: these are multiples of ours."""

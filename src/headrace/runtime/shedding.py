@@ -38,6 +38,13 @@ class Shedder(Protocol):
     def next_to_process(self, now_us: int) -> Item | None:
         """What to process now, no longer waiting from here on; None when nothing is worth it."""
 
+    def earliest_us(self) -> int | None:
+        """The deadline of what is next; None when nothing waits."""
+
+    def kept(self) -> list[Item]:
+        """What waits to be processed."""
+        ...
+
     def figures(self) -> ShedFigures: ...
 
 
@@ -59,6 +66,12 @@ class InOrder:
         item = self._queue.popleft()
         self._processed += item.count
         return item
+
+    def earliest_us(self) -> int | None:
+        return self._queue[0].deadline_us if self._queue else None
+
+    def kept(self) -> list[Item]:
+        return list(self._queue)
 
     def figures(self) -> ShedFigures:
         return ShedFigures(self._received, self._processed, 0, sum(item.count for item in self._queue))
@@ -95,6 +108,12 @@ class EarliestDeadline:
                 return replace(item, count=count)
         return None
 
+    def earliest_us(self) -> int | None:
+        return self._heap[0][0] if self._heap else None
+
+    def kept(self) -> list[Item]:
+        return [item for _, _, item in self._heap]
+
     def figures(self) -> ShedFigures:
         waiting = sum(item.count for _, _, item in self._heap)
         return ShedFigures(self._received, self._processed, self._shed, waiting)
@@ -124,8 +143,11 @@ class CostAware:
             self._processed += item.count
         return item
 
+    def earliest_us(self) -> int | None:
+        return self._tree.earliest_us()
+
     def kept(self) -> list[Item]:
-        """What waits to be processed, by deadline."""
+        """By deadline."""
         return self._tree.items()
 
     def figures(self) -> ShedFigures:

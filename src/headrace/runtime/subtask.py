@@ -29,6 +29,7 @@ from headrace.runtime.outlet import Outlet
 from headrace.runtime.plan import Description, JobPlan, Ticket
 from headrace.runtime.reducing import Reduce
 from headrace.runtime.reporting import Reporter
+from headrace.runtime.scheduler import Scheduler
 from headrace.runtime.stamps import Stamp
 from headrace.state.changes import Pending, Store
 from headrace.state.loading import load_slices
@@ -72,7 +73,10 @@ class Subtask:
         self._stamp = Stamp()
         self._intake = Intake(plan, stage, self._operators, self._stamp)
         self._outlet = Outlet(plan, stage, self._stamp)
-        self._reporter = Reporter(plan, stage, self._operators, self._guards, self._intake, self._outlet, self._stamp)
+        self._scheduler = Scheduler(plan, stage, self._operators)
+        self._reporter = Reporter(
+            plan, stage, self._operators, self._guards, self._intake, self._outlet, self._scheduler, self._stamp
+        )
         self._index = 0
         self._ticket: Ticket | None = None
         self._listened_us = 0
@@ -121,25 +125,30 @@ class Subtask:
         """Work until the input ends; yields rows for the next stage. Then call ``finish``."""
         polling, turn_rows = bool(self._sources), 0
         self._input_over = False
-        eager = self.plan.eager
-        while not (self._input_over and (eager or not polling)) and not (eager and self._intake.ended):
-            busy = False
-            if polling:
-                busy = self._poll()
-                turn_rows = turn_rows + self.plan.settings.poll_rows if busy else turn_rows
-                if not eager and self._turn_over(busy, turn_rows):
+        eager, scheduler = self.plan.eager, self._scheduler
+        scheduler.begin(inbox, self._outlet.orders)
+        while not (over := self._over(polling)) or scheduler.waiting:
+            busy = scheduler.waiting
+            if polling and not over and (rows := scheduler.poll_rows(self.plan.settings.poll_rows)):
+                read = self._poll(rows)
+                busy |= read
+                turn_rows = turn_rows + rows if read else turn_rows
+                if not eager and self._turn_over(read, turn_rows):
                     polling = False
             item = inbox.get(0.0 if busy else self._wait_s(polling))
-            if isinstance(item, Row):
+            while isinstance(item, Row):
                 self._intake.take(item)
                 inbox.done(item)
-            elif isinstance(item, End):
+                item = inbox.get(0.0) if scheduler.queued else None
+            if isinstance(item, End):
                 if item.error is not None:
                     raise ProtocolError(f"the input broke off: {item.error}") from item.error
                 self._input_over = True  # stage by stage, a source may read on although Spark has no rows for it
+            scheduler.turn()
             self._tick()
             yield from self._outlet.flush()
         self._tick()  # how far the sources' time has come, before the last buffers leave
+        scheduler.finish()
         for operator in self._operators.values():
             self._intake.close(operator)
             operator.on_epoch_end()
@@ -203,10 +212,15 @@ class Subtask:
     def _dirty_bytes(self) -> int:
         return sum(store.dirty_bytes() for _, store in self._stores.values())
 
-    def _poll(self) -> bool:
+    def _over(self, polling: bool) -> bool:
+        """Whether nothing more is to be read in this epoch."""
+        eager = self.plan.eager
+        return (self._input_over and (eager or not polling)) or (eager and self._intake.ended)
+
+    def _poll(self, rows: int) -> bool:
         busy = False
         for source in self._sources:
-            busy |= source.poll(self.plan.settings.poll_rows, now_us())
+            busy |= source.poll(rows, now_us())
         return busy
 
     def _turn_over(self, busy: bool, rows: int) -> bool:
@@ -256,7 +270,9 @@ class Subtask:
         """Settings from the driver."""
         kind = message.get("kind")
         if kind == "orders":
-            self._outlet.obey(Orders.from_wire(message))
+            orders = Orders.from_wire(message)
+            self._outlet.obey(orders)
+            self._scheduler.obey(orders)
         elif kind == "fenced":
             raise FencedError(str(message.get("why", "a newer attempt owns this work")))
 

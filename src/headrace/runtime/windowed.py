@@ -54,6 +54,9 @@ class DirectReduce(Reduce):
     def extra_columns(self) -> tuple[str, ...]:
         return (*super().extra_columns(), *(("version", "on_time", "records") if self._window.versioned else ()))
 
+    def panes_of(self, times: Times) -> Times:
+        return first_end(times, self._window)
+
     def on_batch(self, port: int, batch: Batch) -> None:
         window = self._window
         if not window.versioned:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.graph.stages import Layout
+from headrace.measure.backlog import Backlog
 from headrace.measure.flows import Flow
 from headrace.measure.recent import Recent
 from headrace.measure.report import Report
@@ -33,6 +34,7 @@ class Heard:
     engines: dict[str, tuple[str, str]]
     flows: tuple[Flow, ...]
     report: Report
+    backlog: Backlog
 
     @staticmethod
     def of(body: dict[str, Any]) -> Heard:
@@ -49,6 +51,7 @@ class Heard:
             {step: (engine, reason) for step, (engine, reason) in body["engines"].items()},
             tuple(map(unpack_flow, body["flows"])),
             unpack(body["report"]),
+            Backlog(**body["backlog"]),
         )
 
 

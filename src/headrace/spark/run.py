@@ -50,7 +50,8 @@ class Run:
     """A handle on a running job: ``wait() stop() status() latency() decisions() rows(sink)``.
 
     ``gaps_s`` are the pauses between epochs so far; ``placements`` says for each start of a subtask
-    (epoch, stage, subtask, parent process, process), where a parent stands for an executor.
+    (epoch, stage, subtask, parent process, process), where a parent stands for an executor; ``control_cpu_s``
+    is what the controller has used.
     """
 
     def __init__(
@@ -96,7 +97,7 @@ class Run:
         if plan.eager and plan.graph.constraints:
             job = control_job(plan, observe_only=observe_only)
             self._controller = Controller(plan, job, self.order, self._decided, open_trace(trace))
-        self._controlled_s = 0.0
+        self._controlled_s = self.control_cpu_s = 0.0
         self._thread = threading.Thread(target=self._supervise, name="headrace-supervisor", daemon=True)
 
     def start(self, seconds: float | None = None) -> Run:
@@ -279,9 +280,10 @@ class Run:
             or now - self._controlled_s < self.plan.settings.report_s
         ):
             return
-        self._controlled_s = now
+        self._controlled_s, cpu_s = now, time.thread_time()
         with self._lock:
             self._controller.cycle(time.time(), self._hearing.unseen(), self._ranks())
+        self.control_cpu_s += time.thread_time() - cpu_s
 
     def _ranks(self) -> Ranks:
         return Ranks.of(self.plan, self._coordinator.orders, self._coordinator.owners)

@@ -29,7 +29,7 @@ from headrace.state.hashing import slices_of
 from headrace.state.index import Admission
 from headrace.state.panes import Settled, at_pane_zero
 from headrace.state.policies import FREQUENT, INC, MARKER, SPACE_SAVING, Policy
-from headrace.state.table import GroupTable, Partials
+from headrace.state.table import GroupTable, Partials, nowhere
 
 ENGINES: dict[str, Policy] = {
     "inc": INC,
@@ -160,7 +160,7 @@ class BoundedTable:
 
     def close(self) -> None:
         self.disk.close()
-        del self.table.overflow  # as in DiskRows: no circle
+        self.table.overflow = nowhere  # as in DiskRows: no circle
 
     def _turn(self, batch: pa.RecordBatch, keys: list[pa.Array], panes: Rows | int, times: Rows) -> Rows:
         admission = self.table.admit(keys, panes)
@@ -198,7 +198,7 @@ class BoundedTable:
             self.choice, self._chooser = choice, None
 
     def _relieve(self) -> None:
-        """Make room, and from now on have slots for as many keys of this size only."""
+        """Make room; where it is keys that are long, have slots for so many only from now on."""
         if self.lossy:
             raise DataError(
                 "keys are so long that fewer fit than expect= relies on; give more memory=, or leave it out"
@@ -212,7 +212,8 @@ class BoundedTable:
         for start in range(0, wanted, self._turn_rows):
             self._to_disk(self.table.export(leaving[start : start + self._turn_rows]))
         self.table.drop(leaving)
-        self.table.index.narrow(len(self.table))
+        if not self.table.states_vary:  # those may be small again in the next window
+            self.table.index.narrow(len(self.table))
 
     def _to_disk(self, partial: pa.RecordBatch) -> None:
         if self.lossy:

@@ -61,6 +61,11 @@ class Store(Protocol):
         """
         ...
 
+    @property
+    def nbytes(self) -> int:
+        """About how much memory it holds."""
+        ...
+
     def dirty_bytes(self) -> int:
         """About how much the next ``changes`` would be; 0 only if nothing changed."""
         ...

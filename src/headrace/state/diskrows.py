@@ -16,13 +16,14 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import psutil
 import pyarrow as pa
 
-from headrace.errors import CorruptionError
+from headrace.errors import CorruptionError, StateError
 from headrace.state.changes import (
     ID_BYTES,
     ID_COLUMNS,
@@ -57,6 +58,10 @@ def spill_home() -> Path:
         if path.name.isdigit() and not psutil.pid_exists(int(path.name)):
             shutil.rmtree(path, ignore_errors=True)
     return root / str(os.getpid())
+
+
+def _closed(rows: pa.RecordBatch) -> npt.NDArray[Any]:
+    raise StateError(f"{rows.num_rows} rows came for files that were removed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +198,8 @@ class DiskRows:
 
     def close(self) -> None:
         """Remove the files, and the process's own directory with the last of them."""
-        del self._bucket_of, self._slice_of  # a circle to the table they belong to, whose memory is needed at once
+        # These lead back to the table that owns this, whose memory is needed at once and not when circles are found.
+        self._bucket_of = self._slice_of = _closed
         if self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)
             if self._parent.parent.name.startswith(_HOME):

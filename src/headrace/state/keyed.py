@@ -37,6 +37,9 @@ _SCHEMA = pa.schema(
     [("name", pa.string()), ("key", pa.binary()), ("sub", pa.binary()), ("value", pa.binary()), ("place", pa.int64())]
 )
 _NO_SUB = pack(None)
+_ENTRY_BYTES = 400
+"""What an entry takes, roughly: its place in the dictionary, three small byte strings, two tuples. Long values take
+more; counting them would cost time at every change."""
 _NO_STAMPS = (np.zeros(0, np.uint64), np.zeros(0, np.uint64))
 Flat = tuple[str, bytes, bytes]
 Entry = tuple[bytes, int]
@@ -129,6 +132,10 @@ class KeyedStore:
         new = [(flat, entries[flat]) for flat in before if flat in entries]
         gone = np.array([flat not in entries for flat, _ in old], bool)
         return lambda: self._changes(old, new, gone)
+
+    @property
+    def nbytes(self) -> int:
+        return _ENTRY_BYTES * len(self._entries)
 
     def dirty_bytes(self) -> int:
         return self._dirty_bytes

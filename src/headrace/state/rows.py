@@ -90,6 +90,10 @@ class RowStore:
         changes = self.changes()
         return lambda: changes
 
+    @property
+    def nbytes(self) -> int:
+        return int(sum(chunk.nbytes for chunks in self._chunks.values() for chunk in chunks))
+
     def dirty_bytes(self) -> int:
         new_bytes = int(sum(chunk.nbytes for chunk in self._new))
         return new_bytes + ID_BYTES * int(sum(chunk.num_rows for chunk in self._graves))

@@ -20,6 +20,10 @@ _COLUMN_BYTES = 12
 """About what a value takes: most are numbers, keys are often longer."""
 
 
+def nowhere(partial: pa.RecordBatch) -> None:
+    """The overflow of a table that has room for all."""
+
+
 class Partials:
     """Groups one batch at a time into partials that a ``GroupTable`` can absorb; keeps nothing."""
 
@@ -68,7 +72,7 @@ class GroupTable:
         self.index = KeyIndex(keys, slots=slots, policy=policy)
         self._tracking = Tracking()
         self._capacity, self._most = 0, slots or 2**62
-        self.overflow: Callable[[pa.RecordBatch], None] = lambda partial: None
+        self.overflow: Callable[[pa.RecordBatch], None] = nowhere
         self.combined_schema = pa.schema(
             [pa.field(PANE, pa.int64()), *keys, *(f for a in self._accumulators for f in a.fields)]
         )
