@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.actuate.topology import control_job
-from headrace.bench.posts import EVERY_MS, WINDOW_MS, Load, Tweets, hot_numbers, mood, window_counts
-from headrace.bench.sentiments import Bounds, Judge, check, job_of, reaction
+from headrace.bench.sentiments import Bounds, Judge, check, job_of, kept, reaction
+from headrace.bench.sentiments_tweets import EVERY_MS, WINDOW_MS, Load, Tweets, hot_numbers, mood, window_counts
 from headrace.config import Settings
 from headrace.control.journal import Decision
 from headrace.spark.planning import plan_job
@@ -60,13 +60,24 @@ def test_the_job_gives_the_references_answers() -> None:
         {name: np.array([row[name] for row in rows]) for name in rows[0]} for rows in (found["moods"], found["hot"])
     )
     assert check(SHORT, hot, moods) == NONE
-    assert check(SHORT, {**hot, "n": hot["n"] + (hot["topic"] == 0)}, moods)["wrong"] == 1
+    changed = {**hot, "n": hot["n"] + (hot["topic"] == 0)}  # each is one too many and one missing
+    assert check(SHORT, changed, moods) == {**NONE, "wrong": 2 * (hot["topic"] == 0).sum()}
     assert check(SHORT, {name: values[1:] for name, values in hot.items()}, moods)["wrong"] == 1
     fewer = {name: values[1:] for name, values in moods.items()}
     assert check(SHORT, hot, fewer) == {**NONE, "lost": 1}
     twice = {name: np.append(values, values[:1]) for name, values in moods.items()}
     assert check(SHORT, hot, twice) == {**NONE, "duplicated": 1}
     assert check(SHORT, hot, {**moods, "mood": -moods["mood"]})["wrong"] == np.count_nonzero(moods["mood"])
+
+
+def test_bounds_are_judged_by_branch_and_closed_windows_only() -> None:
+    load, due_us = Load(10, seconds=30), np.arange(0, 30_000_000, 100_000)
+    moods = {"seq": np.arange(300), "due_us": due_us, "now_us": due_us + 120_000}
+    end_us = np.append(due_us, 31_000_000)  # the last one is closed by the end of the input
+    hot = {"end_us": end_us, "now_us": np.append(due_us + 120_000, 99_000_000)}
+    figures = kept(load, Bounds(hot_ms=200.0, sentiment_ms=100.0), hot, moods)
+    assert (figures["hot_met_share"], figures["sentiment_met_share"]) == (1.0, 0.0)
+    assert figures["hot_intervals"] == figures["sentiment_intervals"] > 10
 
 
 def test_windows_of_the_reference_overlap() -> None:

@@ -18,9 +18,19 @@ import pyarrow as pa
 
 import headrace as hr
 from headrace.bench.bounds import spans_of
-from headrace.bench.figures import TreeWatch, latency_figures, longest_gap_ms
-from headrace.bench.posts import EVERY_MS, WINDOW_MS, Load, Tweets, hot_numbers, is_hot, mood, window_counts
+from headrace.bench.figures import TreeWatch, latency_figures, longest_gap_ms, with_prefix
 from headrace.bench.recorder import Table, recording
+from headrace.bench.sentiments_tweets import (
+    EVERY_MS,
+    WINDOW_MS,
+    Ints,
+    Load,
+    Tweets,
+    hot_numbers,
+    is_hot,
+    mood,
+    window_counts,
+)
 from headrace.spark.status import Event
 
 _OVER_S = 5.0
@@ -72,24 +82,26 @@ def job_of(load: Load, judge: Judge, bounds: Bounds, hot: Any, moods: Any) -> hr
 
 
 def check(load: Load, hot: Table, moods: Table) -> dict[str, int]:
-    """Both branches against their references; a window's count must be exact, so each of its differences is wrong."""
-    numbers, made = np.arange(load.total), Tweets.of(load)
-    topics = made.topics(numbers)
-    expected = hot_numbers(topics)
+    """Moods of just the tweets that pass the filter, each once; all windows, with their counts."""
+    made = Tweets.of(load)
+    topics = made.topics(np.arange(load.total))
+    passes = np.zeros(load.total, bool)
+    passes[hot_numbers(topics)] = True
     seen = np.bincount(moods["seq"], minlength=load.total)
-    right = np.zeros(load.total, bool)
-    right[expected] = True
-    due_us = started_us(load, moods) + load.due_us(numbers)
-    counts = window_counts(topics, due_us)
-    got = np.unique(np.column_stack((hot["end_us"], hot["topic"], hot["n"])), axis=0)
-    same = len(counts) == len(got) == len(hot["n"]) and bool((counts == got).all())
+    wrong_moods = (moods["mood"] != mood(made(moods["seq"])["words"])).sum() + seen[~passes].sum()
+    due_us = started_us(load, moods) + load.due_us(np.arange(load.total))
     return {
-        "lost": int((right & (seen == 0)).sum()),
+        "lost": int((passes & (seen == 0)).sum()),
         "duplicated": int(np.maximum(seen - 1, 0).sum()),
-        "wrong": int(
-            (moods["mood"] != mood(made(moods["seq"])["words"])).sum() + (seen[~right] > 0).sum() + (not same)
-        ),
+        "wrong": int(wrong_moods) + wrong_windows(window_counts(topics, due_us), hot),
     }
+
+
+def wrong_windows(expected: Ints, hot: Table) -> int:
+    """Counts that are missing, too many or not as expected; one that is both there twice and wrong counts twice."""
+    right = set(map(tuple, expected.tolist()))
+    rows = list(zip(*(hot[name].tolist() for name in ("end_us", "topic", "n"))))
+    return len(right ^ set(rows)) + len(rows) - len(set(rows))
 
 
 def started_us(load: Load, moods: Table) -> int:
@@ -119,33 +131,38 @@ def reaction(events: Iterable[Event], step: str, load: Load, began_us: int) -> R
     return Reaction(len(after), max(after, default=0.0))
 
 
-def sentiments(load: Load, bounds: Bounds, *, service_s: float = 0.006, **settings: Any) -> dict[str, Any]:
-    """One run; latency of a window's count is from its end, of a mood from when its tweet was due."""
-    with recording(("end_us", "topic", "n")) as hot, recording(("seq", "mood", "due_us")) as moods:
-        job = job_of(load, Judge(service_s), bounds, hot, moods)
-        with TreeWatch() as watch:
-            run = hr.run(job, parallelism=1, **settings)
-        counted, judged = hot.read(), moods.read()
-    began_us = started_us(load, judged)
+def kept(load: Load, bounds: Bounds, hot: Table, moods: Table) -> dict[str, float]:
+    """How well each bound was kept: of a window's count from its end, of a mood from when its tweet was due."""
     # Windows that the end of the input closes are there before their time.
-    counted_live = {
-        name: values[counted["end_us"] <= began_us + load.seconds * 1e6] for name, values in counted.items()
-    }
+    closed = hot["end_us"] <= started_us(load, moods) + load.seconds * 1e6
     spans = {
-        "hot": spans_of(counted_live["end_us"], counted_live["now_us"], bounds.hot_ms, _OVER_S, warmup_s=_WARMUP_S),
-        "sentiment": spans_of(judged["due_us"], judged["now_us"], bounds.sentiment_ms, _OVER_S, warmup_s=_WARMUP_S),
+        "hot": spans_of(hot["end_us"][closed], hot["now_us"][closed], bounds.hot_ms, _OVER_S, warmup_s=_WARMUP_S),
+        "sentiment": spans_of(moods["due_us"], moods["now_us"], bounds.sentiment_ms, _OVER_S, warmup_s=_WARMUP_S),
     }
     return {
+        name: value for branch, found in spans.items() for name, value in with_prefix(branch, found.figures()).items()
+    }
+
+
+def sentiments(load: Load, bounds: Bounds, *, service_s: float = 0.006, **settings: Any) -> dict[str, Any]:
+    """One run; ``p50_ms`` and its like are of moods."""
+    with recording(("end_us", "topic", "n")) as counts, recording(("seq", "mood", "due_us")) as judged:
+        job = job_of(load, Judge(service_s), bounds, counts, judged)
+        with TreeWatch() as watch:
+            run = hr.run(job, parallelism=1, **settings)
+        hot, moods = counts.read(), judged.read()
+    began_us, events = started_us(load, moods), run.decisions()
+    return {
         "items": load.total,
-        "items_per_s": round(load.total / ((judged["now_us"].max() - began_us) / 1e6), 1),
-        "judged": len(judged["seq"]),
-        **latency_figures((judged["now_us"] - judged["due_us"]) / 1000),
+        "items_per_s": round(load.total / ((moods["now_us"].max() - began_us) / 1e6), 1),
+        "judged": len(moods["seq"]),
+        **latency_figures((moods["now_us"] - moods["due_us"]) / 1000),
         **watch.figures(),
-        **{f"{name}_{key}": value for name, kept in spans.items() for key, value in kept.figures().items()},
+        **kept(load, bounds, hot, moods),
         "subtask_s": round(run.subtask_s().get("sentiment", float("nan")), 1),
         "epochs": run.status().committed_epochs,
-        "longest_gap_ms": longest_gap_ms(judged["now_us"]),
-        "decisions": sum(event.what in ("batch", "scale", "chain") for event in run.decisions()),
-        **reaction(run.decisions(), "sentiment", load, began_us).figures(),
-        **check(load, counted, judged),
+        "longest_gap_ms": longest_gap_ms(moods["now_us"]),
+        "decisions": sum(event.what in ("batch", "scale", "chain") for event in events),
+        **reaction(events, "sentiment", load, began_us).figures(),
+        **check(load, hot, moods),
     }

@@ -76,9 +76,9 @@ def livestream(options: Options) -> Figures:
 
 def sentiments(options: Options) -> Figures:
     """hot topics and the mood of tweets under a step and a burst of load, with a bound on each"""
-    from headrace.bench.posts import Load
     from headrace.bench.sentiments import Bounds
     from headrace.bench.sentiments import sentiments as run
+    from headrace.bench.sentiments_tweets import Load
 
     bounds = Bounds() if options.bound_ms is None else Bounds(sentiment_ms=options.bound_ms)
     return run(Load(options.rate or 200), bounds, **options.settings)
