@@ -26,7 +26,8 @@ from headrace.state.changes import Store
 from headrace.state.choosing import Choice
 from headrace.state.grouping import Rows
 from headrace.state.keyed import KeyedStore
-from headrace.state.panes import Settled
+from headrace.state.panes import Settled, at_pane_zero
+from headrace.state.sliding import LEAST_PANES, Sliding
 from headrace.state.table import GroupTable
 
 _ROWS_PER_CALL = 65_536
@@ -48,6 +49,9 @@ class PanedReduce(Reduce):
         self._rest = self.new_table()
         self._marks = KeyedStore(node.name, lambda keys: [int(str(key)) for key in keys])
         self.forms = Forms(node.window) if chooses_panes(node) else None
+        panes, slide = node.window.size_us // node.window.pane_us, node.window.every_us // node.window.pane_us
+        long = panes >= LEAST_PANES and node.memory_bytes is None
+        self._sliding = Sliding(panes, slide, self._partial_of, self.new_table) if long else None
         self._held: list[int] = []
         self._closed_us = self._marked_us = NEVER_US
         self._born_us = 0
@@ -82,6 +86,7 @@ class PanedReduce(Reduce):
             self._add_to_windows(batch.where(~held), np.full(int((~held).sum()), self._closed_us))
             kept, panes = batch.where(held), panes[held]
         if kept.rows:
+            self._note_change(panes)
             self._emit_early(self.states.absorb(kept.records, self.key_columns(kept.records), panes, kept.times))
         if self.forms is not None:
             self.forms.see(newest, batch.rows, kept.rows, len(self.table) - rows_before)
@@ -97,6 +102,7 @@ class PanedReduce(Reduce):
             self._merge_into_windows(partial.filter(pa.array(~held)))
             kept = partial.filter(pa.array(held))
         if kept.num_rows:
+            self._note_change(panes)
             self._emit_early(self.states.absorb_partial(kept))
         if self.forms is not None and partial.num_rows:
             self.forms.see(int(panes.max()), partial.num_rows, kept.num_rows, len(self.table) - rows_before)
@@ -180,7 +186,23 @@ class PanedReduce(Reduce):
                     self._rest.absorb_partial(_at_panes(self.table.export(rows), np.full(len(rows), end)))
             yield self._rest, self._rest.rows_of(end)
             return
-        yield from self.states.settled(panes, self._rest.export(own) if len(own) else None)
+        if self._sliding is None:
+            yield from self.states.settled(panes, self._rest.export(own) if len(own) else None)
+            return
+        merged = self._sliding.window(panes.start)
+        if len(own):
+            self._sliding.forget()  # the table may be its own
+            merged.absorb_partial(at_pane_zero(self._rest.export(own)))
+        yield merged, merged.rows_of(0)
+
+    def _partial_of(self, pane: int) -> pa.RecordBatch | None:
+        rows = self.table.rows_of(pane)
+        return self.table.export(rows) if len(rows) else None
+
+    def _note_change(self, panes: Times) -> None:
+        """A pane below those that are merged already can only be one that a silent partition left open."""
+        if self._sliding is not None and int(panes.min()) < self._sliding.upto:
+            self._sliding.forget()
 
     def _emit_window(self, table: GroupTable, rows: Rows, end: int) -> None:
         if len(rows):
