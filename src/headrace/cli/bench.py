@@ -22,6 +22,7 @@ _EXPERIMENTS = {
     "combining": "sliding windows from panes or one by one, by size and values per key; the constant of the rule",
     "combine": "moving averages of trades by window size, with panes, without, and by stock Spark",
     "macd": "two moving averages over shared panes, unshared, by re-run batch jobs and by stock Spark",
+    "model-accuracy": "predicted against measured latency over rates, deadlines, subtasks and service times",
     "scheduling": "a burst beyond the memory budget under each schedule: latency, memory, how long reading stopped",
     "recovery": "kill -9 of driver and workers at random moments; answers compared with a reference",
 }
@@ -39,6 +40,7 @@ def bench(
     seed: Annotated[int, typer.Option(help="Seed of the recovery experiment's dice.")] = 1,
     repeat: Annotated[int, typer.Option(help="Repeat and report medians with ranges.")] = 1,
     stock: Annotated[bool, typer.Option(help="Also run the peer, stock Spark.")] = True,
+    quick: Annotated[bool, typer.Option(help="Fewer settings, for a first look.")] = False,
     epoch: Annotated[str | None, typer.Option(help="Epoch length, for example '30 s'.")] = None,
     cut: Annotated[str | None, typer.Option(help="Longest wait in an output buffer, for example '5 ms'.")] = None,
     parallelism: Annotated[int | None, typer.Option(help="Subtasks per stage.")] = None,
@@ -56,7 +58,7 @@ def bench(
     settings = {
         key: value for key, value in (("epoch", epoch), ("cut", cut), ("parallelism", parallelism)) if value is not None
     }
-    run = _experiment(name, rate, seconds, warmup, events, items, kills, seed, stock, settings)
+    run = _experiment(name, rate, seconds, warmup, events, items, kills, seed, stock, quick, settings)
     runs = []
     for turn in range(repeat):
         if not as_json:
@@ -110,6 +112,7 @@ def _experiment(
     kills: int,
     seed: int,
     stock: bool,
+    quick: bool,
     settings: dict[str, Any],
 ) -> Callable[[], dict[str, Any]]:
     if name == "latency":
@@ -144,6 +147,10 @@ def _experiment(
         from headrace.bench.scheduling import scheduling
 
         return lambda: scheduling(_tell, **settings)
+    if name == "model-accuracy":
+        from headrace.bench.model_accuracy import model_accuracy
+
+        return lambda: model_accuracy(_tell, quick=quick)
     from headrace.bench.recovery import recovery
 
     return lambda: recovery(kills, rate or 5000, seconds or 20 * kills, seed, **{"epoch": "3 s", **settings})
