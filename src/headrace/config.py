@@ -45,7 +45,9 @@ class Settings:
 
     ``epoch_s`` is the time between commits: shorter means less to redo after a failure, longer
     means fewer gaps, of a fraction of a second, in which Spark starts the next epoch; the default keeps
-    them well below one percent of the time, so that they do not decide a p99. ``cut_s`` is the longest
+    them well below one percent of the time, so that they do not decide a p99. ``epoch="auto"`` lets the bound, the
+    gaps and ``recovery_s`` (how much input a failure may repeat, on average) decide instead; it is the default where
+    a job has latency constraints or a recovery objective. ``cut_s`` is the longest
     time a record waits in an output buffer, ``cut_bytes`` the size at which one is cut at once.
     ``chunk_s`` and ``chunk_bytes`` say how often, or after how much, changed state is written while
     an epoch runs. With ``share``, steps that are equal run once (``graph.sharing``). A worker process that
@@ -64,6 +66,8 @@ class Settings:
     parallelism: int = 2
     slices: int = 64
     epoch_s: float = 120.0
+    epoch_auto: bool | None = None
+    recovery_s: float | None = None
     cut_s: float = 0.008
     cut_bytes: int = 1_000_000
     poll_rows: int = 131_072
@@ -98,6 +102,10 @@ class Settings:
         sizes = {name[:-6] for name in known if name.endswith("_bytes")}
         values: dict[str, Any] = {}
         for name, value in options.items():
+            if name in ("epoch", "epoch_s"):
+                values["epoch_auto"] = value == "auto"
+                if value == "auto":
+                    continue
             if name in durations:
                 values[f"{name}_s"] = duration_s(value, name)
             elif name in sizes:
@@ -128,6 +136,8 @@ class Settings:
             raise ConfigError(f"slices must be at most 65535, not {self.slices}")
         if self.epoch_s < 1:
             raise ConfigError("epoch must be at least 1 s: Spark needs a good part of that between two epochs")
+        if self.recovery_s is not None and self.recovery_s < 1:
+            raise ConfigError("recovery must be at least 1 s: half an epoch is repeated, and epochs take 1 s or more")
 
 
 def check_schedule(name: Any) -> Schedule:

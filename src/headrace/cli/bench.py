@@ -29,6 +29,7 @@ def bench(
         float | None, typer.Option(min=0, help="Bound on mean latency in ms; 0 makes primetest try 20, 50 and 100.")
     ] = None,
     stock: Annotated[bool, typer.Option(help="Also run the peers: stock Spark, or fixed configurations.")] = True,
+    quick: Annotated[bool, typer.Option(help="Fewer settings, for a first look.")] = False,
     epoch: Annotated[str | None, typer.Option(help="Epoch length, for example '30 s'.")] = None,
     cut: Annotated[str | None, typer.Option(help="Longest wait in an output buffer, for example '5 ms'.")] = None,
     parallelism: Annotated[int | None, typer.Option(help="Subtasks per stage.")] = None,
@@ -46,7 +47,7 @@ def bench(
     settings = {
         key: value for key, value in (("epoch", epoch), ("cut", cut), ("parallelism", parallelism)) if value is not None
     }
-    options = Options(rate, seconds, warmup, events, items, kills, seed, bound, stock, settings)
+    options = Options(rate, seconds, warmup, events, items, kills, seed, bound, stock, quick, settings)
     runs = []
     for turn in range(repeat):
         if not as_json:

@@ -23,6 +23,7 @@ class Options:
     seed: int = 1
     bound_ms: float | None = None
     stock: bool = True
+    quick: bool = False
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -119,6 +120,13 @@ def scheduling(options: Options) -> Figures:
     return run(_tell, **options.settings)
 
 
+def model_accuracy(options: Options) -> Figures:
+    """predicted against measured latency over rates, deadlines, subtasks and service times"""
+    from headrace.bench.model_accuracy import model_accuracy as run
+
+    return run(_tell, quick=options.quick)
+
+
 def recovery(options: Options) -> Figures:
     """kill -9 of driver and workers at random moments; answers compared with a reference"""
     from headrace.bench.recovery import recovery as run
@@ -134,7 +142,7 @@ def _tell(line: str) -> None:
 
 _ALL: tuple[Callable[[Options], Figures], ...] = (
     latency, keyed_count, throughput, buffer_tradeoff, primetest, livestream, sentiments, hash_engines, combining,
-    combine, macd, scheduling, recovery,
+    combine, macd, scheduling, model_accuracy, recovery,
 )  # fmt: skip
 EXPERIMENTS = {run.__name__.replace("_", "-"): run for run in _ALL}
 """By the name that users give; each one's docstring is its line in the list."""

@@ -14,6 +14,7 @@ from headrace.cli.answers import answering
 from headrace.cli.costs import ReduceCost, reduce_costs
 from headrace.cli.loading import load_job
 from headrace.cli.panes import in_words_about, pane_choices
+from headrace.cli.predictions import constraint_sentences, known_costs, predictions
 from headrace.config import Settings
 from headrace.graph.render import describe, render
 from headrace.units import in_words
@@ -29,6 +30,9 @@ def explain(
     app: options.App,
     mode: options.Mode = "realtime",
     parallelism: options.Parallelism = None,
+    rate: options.Rate = None,
+    calibrate: options.Calibrate = False,
+    trace: options.Trace = None,
     json: options.Json = False,
     traceback: options.Traceback = False,
 ) -> None:
@@ -40,8 +44,12 @@ def explain(
         settings = Settings.of(mode=mode, **({"parallelism": parallelism} if parallelism else {}))
         plan = plan_job(load_job(app), _NOWHERE, settings)
         answer |= explanation(plan, needed(mode))
+        found: dict[str, Any] | None = None
+        if plan.graph.constraints and plan.eager:
+            found = predictions(plan, known_costs(plan, calibrate=calibrate, trace=trace), rate)
+            answer["predictions"] = found
         if not json:
-            show(plan, needed(mode))
+            show(plan, needed(mode), found)
 
 
 def explanation(plan: JobPlan, settings: tuple[Setting, ...]) -> dict[str, Any]:
@@ -74,11 +82,13 @@ def explanation(plan: JobPlan, settings: tuple[Setting, ...]) -> dict[str, Any]:
     }
 
 
-def show(plan: JobPlan, settings: tuple[Setting, ...]) -> None:
-    """The plan for people."""
+def show(plan: JobPlan, settings: tuple[Setting, ...], found: dict[str, Any] | None = None) -> None:
+    """The plan for people; ``found`` are the predictions of a job with constraints."""
     console = Console(highlight=False, soft_wrap=True)
     console.print(Text(render(plan.graph, plan.layout)))
     console.print(Text("\n".join(["", *in_sentences(plan), ""])))
+    if found is not None:
+        console.print(Text("\n".join([*constraint_sentences(found), ""])))
     console.print(_schemas(plan))
     if costs := costs_of(plan):
         console.print(Text("\n".join(["Cost of each reduce, at most", *(f"  {c.sentence()}" for c in costs), ""])))

@@ -38,7 +38,10 @@ def run(
     ] = None,
     observe_only: Annotated[bool, typer.Option("--observe-only", help="Decide, but do not act.")] = False,
     seconds: Annotated[float | None, typer.Option(min=0.0, help="Stop cleanly after so many seconds.")] = None,
-    epoch: Annotated[str | None, typer.Option(help="Time between commits, for example '30 s'.")] = None,
+    epoch: Annotated[str | None, typer.Option(help="Time between commits, for example '30 s', or 'auto'.")] = None,
+    recovery: Annotated[
+        str | None, typer.Option(help="How much input a failure may repeat on average, for example '60 s'.")
+    ] = None,
     parallelism: options.Parallelism = None,
     strict: options.Strict = False,
     json: options.Json = False,
@@ -51,7 +54,8 @@ def run(
     """
     settings: dict[str, Any] = {"mode": mode, "master": master, "observe_only": observe_only, "seconds": seconds}
     settings |= {"checkpoint": checkpoint} if checkpoint else {}
-    settings |= {"epoch": checked_duration("--epoch", epoch)} if epoch else {}
+    settings |= {"epoch": epoch if epoch == "auto" else checked_duration("--epoch", epoch)} if epoch else {}
+    settings |= {"recovery": checked_duration("--recovery", recovery)} if recovery else {}
     settings |= {"parallelism": parallelism} if parallelism else {}
     with answering(as_json=json, traceback=traceback) as answer:
         job = load_job(app)

@@ -31,9 +31,14 @@ low rates, where an item has nobody to share its buffer with."""
 class Plant(Protocol[Setting]):
     """A system to be planned: what can be set, and the latency that follows."""
 
-    resource: str
-    least_period_s: float
-    most_period_s: float
+    @property
+    def resource(self) -> str: ...
+
+    @property
+    def least_period_s(self) -> float: ...
+
+    @property
+    def most_period_s(self) -> float: ...
 
     def settings(self, resources: int) -> Iterable[Setting]:
         """All ways to use exactly so many resources."""

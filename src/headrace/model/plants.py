@@ -87,7 +87,8 @@ def periods_of(period_s: float) -> thesis.Periods:
 class RuntimePlant:
     """Our runtime: resources are subtasks, a setting is how many each stage has, the period is the buffer deadline.
 
-    ``bounded`` False plans with estimates instead of bounds: more rate, less certainty.
+    ``bounded`` False plans with estimates instead of bounds: more rate, less certainty. ``first`` is the stage with
+    whose service the path begins, None for one from a source.
     """
 
     stages: tuple[ours.Stage, ...]
@@ -99,6 +100,7 @@ class RuntimePlant:
     resource: str = "subtasks"
     least_period_s: float = 0.001
     most_period_s: float = 0.5
+    first: int | None = None
 
     def settings(self, resources: int) -> Iterator[tuple[int, ...]]:
         """All ways to give every stage at least one subtask."""
@@ -113,7 +115,7 @@ class RuntimePlant:
         try:
             path = ours.path_of(
                 rate_per_s, self.stages, setting, buffering,
-                gap_s=self.gap_s, epoch_s=self.epoch_s, bounded=self.bounded,
+                gap_s=self.gap_s, epoch_s=self.epoch_s, bounded=self.bounded, first=self.first,
             )  # fmt: skip
             return path.spread.mean_s if self.quantile is None else path.quantile_s(self.quantile)
         except UnstableError:

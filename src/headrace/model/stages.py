@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from headrace.errors import UnstableError
-from headrace.model.buffers import Buffering, Cuts, Rows, cuts_of, rows_of
-from headrace.model.laws import Gamma, Uniform, Waiting
+from headrace.model.buffers import Buffering, Cuts, Rows, cuts_of, paced_cuts, rows_of
+from headrace.model.laws import Gamma, Law, Uniform, Waiting
 from headrace.model.phases import EpochGap, Path, Phase
 from headrace.model.queueing import Moments, daley_wait_s, expected_wait_s, merged_cv2
 
@@ -23,11 +23,23 @@ MOST_BUSY = 0.9
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """From a buffer's cut to the receiving subtask's queue: measured per row, and per byte of it."""
+    """From a buffer's cut to the receiving subtask's queue: measured per row, and per byte of it.
+
+    ``held_share`` of the rows meet a machine that is busy with something else, and wait ``held_s`` more on average.
+    """
 
     row_s: float = 0.0
     byte_s: float = 0.0
     var_s2: float = 0.0
+    held_share: float = 0.0
+    held_s: float = 0.0
+
+    def laws(self, row_bytes: float) -> tuple[Law, ...]:
+        """The parts of a row's transfer; none if it takes no time."""
+        mean_s = self.row_s + self.byte_s * row_bytes
+        sent: tuple[Law, ...] = (Gamma(mean_s, self.var_s2),) if mean_s else ()
+        held = Waiting(self.held_share * self.held_s, self.held_share)
+        return (*sent, held) if held.mean_s else sent
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +51,8 @@ class Stage:
     ``item_s`` per item. Results leave a row ``together`` when all of it is done, as our operators do,
     or each ``in_turn``, as the thesis's. ``wait_error`` is the fitted e of Nephele 2.9; ``arrivals_cv2``
     and ``rows_together`` (buffers of several senders that come at once) replace the assumption of
-    independent senders once they are measured. ``poll_s`` is for sources asked at fixed times.
+    independent senders once they are measured. ``poll_s`` is for sources asked at fixed times, ``paced`` for those
+    whose records are due at a fixed rate.
     """
 
     name: str
@@ -55,22 +68,23 @@ class Stage:
     arrivals_cv2: float | None = None
     rows_together: float = 1.0
     poll_s: float = 0.0
+    paced: bool = False
     window_every_s: float | None = None
     window_lateness_s: float = 0.0
 
 
 def path_of(
     rate_per_s: float, stages: Sequence[Stage], subtasks: Sequence[int], buffering: Buffering, *,
-    gap_s: float = 0.0, epoch_s: float = 60.0, bounded: bool = False,
+    gap_s: float = 0.0, epoch_s: float = 60.0, bounded: bool = False, first: int | None = None,
 ) -> Path:  # fmt: skip
     """The latency of items that the sources read at ``rate_per_s``, through all stages to the last's end.
 
     ``bounded``: waits are bounds rather than estimates, for plans that have to hold. Raises UnstableError
     if a stage cannot keep up, or with little to spare if ``bounded``. What gathers in a gap is taken to be
-    read by one poll.
+    read by one poll. A path that begins with the service of stage ``first`` has no phase before it, and no gap.
     """
     reading_per_s = rate_per_s * stages[0].items_per_input / subtasks[0]
-    cuts = cuts_of(reading_per_s, 1.0, reading_per_s * stages[0].item_bytes, buffering)
+    cuts = _source_cuts(stages[0], reading_per_s, buffering)
     rows = rows_of(cuts, reading_per_s, 1, 1)
     phases = [_buffer(stages[0], cuts), *_phases(stages[0], rows, bounded)]
     for at in range(1, len(stages)):
@@ -82,6 +96,9 @@ def path_of(
             phases.append(_buffer(stage, cuts))
         rows = rows_of(cuts, sending_per_s, senders, subtasks[at])
         phases += _phases(stage, rows, bounded)
+    if first is not None:
+        names = [phase.name for phase in phases]
+        return Path(tuple(phases[names.index(f"{stages[first].name}: service") :]))
     busy = busy_shares(rate_per_s, stages, subtasks)
     return Path(tuple(phases), EpochGap(gap_s, epoch_s, max(busy), sum(busy)) if gap_s else None)
 
@@ -91,16 +108,21 @@ def busy_shares(rate_per_s: float, stages: Sequence[Stage], subtasks: Sequence[i
     return [rate_per_s * s.items_per_input * s.item_s / n for s, n in zip(stages, subtasks, strict=True)]
 
 
+def _source_cuts(source: Stage, reading_per_s: float, buffering: Buffering) -> Cuts:
+    if source.paced:
+        return paced_cuts(1 / reading_per_s, source.item_bytes, buffering)
+    return cuts_of(reading_per_s, 1.0, reading_per_s * source.item_bytes, buffering)
+
+
 def _buffer(stage: Stage, cuts: Cuts) -> Phase:
     return Phase(f"{stage.name}: buffer", (cuts.gathered,))
 
 
 def _phases(stage: Stage, rows: Rows, bounded: bool) -> list[Phase]:
     phases = [_queue(stage, rows, bounded), _service(stage, rows)]
-    transfer_s = stage.transfer.row_s + stage.transfer.byte_s * rows.seen_items * stage.item_bytes
-    if transfer_s:
-        transfer = Gamma(transfer_s, stage.transfer.var_s2)
-        phases.insert(0, Phase(f"{stage.name}: transfer", (transfer,)))
+    transfer = stage.transfer.laws(rows.seen_items * stage.item_bytes)
+    if transfer:
+        phases.insert(0, Phase(f"{stage.name}: transfer", transfer))
     if stage.poll_s:
         phases.insert(0, Phase(f"{stage.name}: poll", (Uniform(0.0, stage.poll_s),)))
     if stage.window_every_s is not None:

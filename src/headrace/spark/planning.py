@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from headrace.actuate.topology import control_job
 from headrace.api.job import Jobs, graph_of
 from headrace.config import Settings
 from headrace.connect.collect import CollectHere, collect_sink
@@ -48,7 +49,7 @@ def plan_job(job: Jobs, checkpoint: Path, settings: Settings, *, collect: bool =
     layout = lay_out(graph, settings.parallelism, dynamic=settings.chaining == "dynamic")
     first = layout.stages[0].subtasks
     partitions = {n.name: n.source.partitions(first) for n in graph.nodes if isinstance(n, SourceNode)}
-    return JobPlan(
+    plan = JobPlan(
         uuid.uuid4().hex,
         graph,
         layout,
@@ -59,6 +60,8 @@ def plan_job(job: Jobs, checkpoint: Path, settings: Settings, *, collect: bool =
         checkpoint,
         inferred.schemas,
     )
+    control_job(plan)  # refuses constraints that no controller could keep together
+    return plan
 
 
 def pruned(graph: Graph, schemas: dict[str, pa.Schema]) -> dict[str, pa.Schema]:

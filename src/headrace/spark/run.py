@@ -15,6 +15,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from headrace.actuate.controller import Controller, Kept, open_trace
+from headrace.actuate.epochs import EpochLength, first_length, is_automatic, next_length
 from headrace.actuate.ranks import Ranks
 from headrace.actuate.topology import control_job, overrides_of
 from headrace.channel.server import ChannelServer, Reply
@@ -98,6 +99,8 @@ class Run:
             job = control_job(plan, observe_only=observe_only)
             self._controller = Controller(plan, job, self.order, self._decided, open_trace(trace))
         self._controlled_s = self.control_cpu_s = 0.0
+        self._epoch_length = EpochLength(plan.settings.epoch_s, "as set")
+        self._gaps_considered = 0
         self._thread = threading.Thread(target=self._supervise, name="headrace-supervisor", daemon=True)
 
     def start(self, seconds: float | None = None) -> Run:
@@ -107,6 +110,8 @@ class Run:
         self._recover()
         if self._controller is not None:
             self._controller.start()
+        if is_automatic(self.plan):
+            self._set_epoch(first_length(self.plan))
         self._thread.start()
         return self
 
@@ -264,6 +269,7 @@ class Run:
                 with self._lock:
                     return understand(list(self._failures), engine.failure())
             self._control()
+            self._reconsider_epoch()
             if self._epoch_is_over():
                 self._asked_to_end = self._coordinator.token
                 if self._stop_at_s is not None:
@@ -308,7 +314,7 @@ class Run:
             self._stop_at_s = now
         return (
             self._stop_at_s is not None
-            or now - began >= self.plan.settings.epoch_s
+            or now - began >= self._epoch_length.epoch_s
             or self._sources_exhausted(token)
             or (now - began >= _LEAST_EPOCH_S and self._grows())
         )
@@ -328,7 +334,7 @@ class Run:
             return True
         waited = time.monotonic() - self._stop_at_s
         never_began = self._coordinator.token is None or self._epoch_at_s is None
-        return (never_began and waited > 20) or waited > self.plan.settings.epoch_s + 60
+        return (never_began and waited > 20) or waited > self._epoch_length.epoch_s + 60
 
     def _commit_ready(self) -> None:
         """Pick and publish sealed epochs whose Spark commit has landed."""
@@ -451,6 +457,20 @@ class Run:
             self._state = "running"
         self._began_s = min(self._began_s, now)
         self._epoch_at_s = now
+
+    def _reconsider_epoch(self) -> None:
+        """After each gap, where the epochs' length is ours to choose."""
+        gaps_s = tuple(self.gaps_s)
+        if len(gaps_s) > self._gaps_considered and is_automatic(self.plan):
+            self._gaps_considered = len(gaps_s)
+            length = next_length(self.plan, self._epoch_length, gaps_s)
+            if length is not None:
+                self._set_epoch(length)
+
+    def _set_epoch(self, length: EpochLength) -> None:
+        """How long epochs last from now on, the running one included."""
+        self._epoch_length = length
+        self._decided("epoch", length.sentence)
 
     def _give_up(self, failure: Failure, epoch: int, attempts: int) -> None:
         self._failure = failure.error

@@ -1,0 +1,107 @@
+"""Costs from measurements: what the reports of a run show, and what its quantiles leave unexplained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
+from statistics import median
+
+import numpy as np
+from scipy.optimize import brentq
+from scipy.stats import theilslopes
+
+from headrace.measure.moments import Moments
+from headrace.measure.report import Report, SubtaskReport
+from headrace.model.costs import PER_RECORD, Costs, StepCost
+from headrace.model.stages import Transfer
+
+_ALIKE = 0.2
+"""Batches whose sizes vary less than this share of their mean count as equal."""
+_MOST_WAKE_S, _MOST_HELD_S = 0.1, 1.0
+_HELD_SHARE = 0.05
+"""Rows that are held up: rare enough to leave the median alone, frequent enough to make the p99."""
+_ROUNDS = 8
+
+
+def fitted(reports: Iterable[Report], sources: Iterable[str], start: Costs | None = None) -> Costs:
+    """Costs of the steps and channels in a run's reports; what they do not show stays as in ``start``.
+
+    A report has, per step, the mean service of a batch and how many records it held. Over reports of unlike batches
+    the line through both is the cost of a batch and that of a record.
+    """
+    start, reports = start or Costs(), tuple(reports)
+    by_step: dict[str, list[SubtaskReport]] = {}
+    for report in reports:
+        for part in report.subtasks:
+            by_step.setdefault(part.id.step, []).append(part)
+    read = sum(part.items for source in sources for part in by_step.get(source, ()))
+    steps = dict(start.steps)
+    for step, parts in by_step.items():
+        items = sum(part.items for part in parts)
+        cost = _line(parts) or start.steps.get(step)
+        if cost is not None:
+            steps[step] = replace(cost, records_per_input=items / read if read else cost.records_per_input)
+    transfers = [c.transfer_ms for r in reports for c in r.channels if c.transfer_ms is not None]
+    transfer = _usual(transfers) if transfers else start.transfer
+    return replace(start, steps=steps, transfer=transfer, origin="an earlier run")
+
+
+def _usual(parts: list[Moments]) -> Transfer:
+    """Medians over reports: one of a start or a stall would outweigh all others in a mean."""
+    mean_ms, var_ms2 = (median(values) for values in zip(*((part.mean, part.variance) for part in parts), strict=True))
+    return Transfer(mean_ms / 1e3, 0.0, var_ms2 / 1e6)
+
+
+def _line(parts: list[SubtaskReport]) -> StepCost | None:
+    """Service per batch and per record, neither below zero: the line of Theil and Sen, whom stalls do not move."""
+    seen = [(part.service_ms, part.items / part.service_ms.n) for part in parts if part.service_ms is not None]
+    if not seen:
+        return None
+    sizes, means_s = np.array([size for _, size in seen]), np.array([service.mean / 1e3 for service, _ in seen])
+    size, mean_s = float(np.median(sizes)), float(np.median(means_s))
+    if np.ptp(sizes) > _ALIKE * size:
+        slope_s = float(theilslopes(means_s, sizes)[0])
+    else:  # batches of one size show no slope: a batch costs what it does by default
+        slope_s = (mean_s - min(PER_RECORD.batch_s, mean_s)) / size
+    slope_s = min(max(slope_s, 0.0), mean_s / size)
+    return StepCost(mean_s - slope_s * size, slope_s, float(np.median([service.variance for service, _ in seen])) / 1e6)
+
+
+def matched(
+    costs: Costs, predict_s: Callable[[Costs], tuple[float, float]], measured_s: tuple[float, float]
+) -> Costs:  # fmt: skip
+    """Costs whose predicted median and p99 are those measured, as near as can be.
+
+    What workers measure of themselves leaves out what the machine adds: a source that wakes late, and now and then
+    is held up. The first is taken to be what moves the median, the second what moves the tail.
+    """
+    for _ in range(_ROUNDS):
+        costs = _solved(partial(_waking, costs), 0, _MOST_WAKE_S, predict_s, measured_s)
+        costs = _solved(partial(_held, costs), 1, _MOST_HELD_S, predict_s, measured_s)
+    return costs
+
+
+def _waking(costs: Costs, mean_s: float) -> Costs:
+    return replace(costs, wake=replace(costs.wake, row_s=mean_s, var_s2=mean_s**2))
+
+
+def _held(costs: Costs, mean_s: float) -> Costs:
+    return replace(costs, wake=replace(costs.wake, held_share=_HELD_SHARE, held_s=mean_s))
+
+
+def _solved(
+    make: Callable[[float], Costs], which: int, most: float, predict_s: Callable[[Costs], tuple[float, float]],
+    measured_s: tuple[float, float],
+) -> Costs:  # fmt: skip
+    """The costs, of those that differ in one number from zero to ``most``, whose prediction is nearest."""
+
+    def excess_s(value: float) -> float:
+        return predict_s(make(value))[which] - measured_s[which]
+
+    least = 1e-6
+    if excess_s(least) >= 0:
+        return make(least)
+    if excess_s(most) <= 0:
+        return make(most)
+    return make(float(brentq(excess_s, least, most, xtol=1e-6)))

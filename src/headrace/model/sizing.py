@@ -1,0 +1,81 @@
+"""The fewest subtasks that keep a bound at a known rate, and the longest buffer deadline that still does.
+
+The question of SCALLA 2.12 the other way round: where ``planner.provision`` asks for the largest rate of each number
+of resources, a job about to start has its rate, so each setting is tried at that rate only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+from math import exp, inf, log, prod
+
+from scipy.optimize import brentq
+
+from headrace.model.planner import best_period
+from headrace.model.plants import RuntimePlant
+
+Limits = tuple[tuple[int, int], ...]
+"""Per stage: the fewest and the most subtasks."""
+_MOST_TRIED = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Sizing:
+    """Subtasks per stage, the longest deadline of their buffers, and the latency expected with both."""
+
+    subtasks: tuple[int, ...]
+    deadline_s: float
+    latency_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Unattainable:
+    """No setting keeps the bound; None: at this rate none is stable."""
+
+    smallest_bound_s: float | None
+
+
+def smallest(plant: RuntimePlant, rate_per_s: float, bound_s: float, limits: Limits) -> Sizing | Unattainable:
+    """The setting of fewest subtasks, in all, that keeps the bound; of equal ones that of least latency."""
+    least_s = inf
+    found: list[tuple[float, tuple[int, ...]]] = []
+    for setting in _settings(limits):
+        if found and sum(setting) > sum(found[0][1]):
+            break
+        latency_s = best_period(plant, rate_per_s, setting)[1]
+        least_s = min(least_s, latency_s)
+        if latency_s <= bound_s:
+            found.append((latency_s, setting))
+    if not found:
+        return Unattainable(least_s if least_s < inf else None)
+    setting = min(found)[1]
+    deadline_s = longest_deadline_s(plant, rate_per_s, setting, bound_s)
+    assert deadline_s is not None
+    return Sizing(setting, deadline_s, plant.latency_s(rate_per_s, setting, deadline_s))
+
+
+def longest_deadline_s(
+    plant: RuntimePlant, rate_per_s: float, subtasks: tuple[int, ...], bound_s: float
+) -> float | None:  # fmt: skip
+    """As large batches as the bound allows (Nephele 2.7); None if it is not kept with any."""
+    best_s, latency_s = best_period(plant, rate_per_s, subtasks)
+    if latency_s > bound_s:
+        return None
+
+    def excess_s(logged: float) -> float:
+        return min(plant.latency_s(rate_per_s, subtasks, exp(logged)), 1e6) - bound_s
+
+    if excess_s(log(plant.most_period_s)) <= 0:
+        return plant.most_period_s
+    return exp(float(brentq(excess_s, log(best_s), log(plant.most_period_s), xtol=1e-3))) * 0.998
+
+
+def _settings(limits: Limits) -> list[tuple[int, ...]]:
+    """All settings, fewest subtasks first; where there are very many, only the even ones and the largest."""
+    ranges = [range(least, most + 1) for least, most in limits]
+    if prod(map(len, ranges)) <= _MOST_TRIED:
+        return sorted(product(*ranges), key=sum)
+    widest = max(most for _, most in limits)
+    even = {tuple(min(max(n, least), most) for least, most in limits) for n in range(1, widest + 1)}
+    return sorted(even, key=sum)

@@ -1,0 +1,92 @@
+"""What ``headrace explain`` predicts of a job's constraints, without Spark."""
+
+from __future__ import annotations
+
+from headrace.measure.moments import Moments
+from headrace.measure.report import Report, SubtaskId, SubtaskReport
+from headrace.measure.trace import Observation, write
+
+APP = """
+    import headrace as hr
+
+    def double(record):
+        return {"key": record["n"] % 3, "n": 2 * record["n"]}
+
+    job = hr.Job("bounded")
+    numbers = job.source("numbers", hr.generate(lambda n: {"n": n}, rate=RATE))
+    sums = numbers.map(double, name="double").key_by("key").reduce(name="sums", total=hr.sum("n"))
+    sums.sink("out", hr.jsonl("out"))
+    job.constrain(numbers >> sums, p99=P99)
+"""
+
+
+def source(rate: str | None = "2000/s", p99: str = "80 ms") -> str:
+    return APP.replace("RATE", repr(rate)).replace("P99", repr(p99))
+
+
+def test_explain_predicts_and_plans_each_with_its_reason(headrace, app):
+    done = headrace("explain", app(source()))
+    assert done.code == 0
+    for telling in (
+        "Constraints, by defaults",
+        "can be met: 2 + 1 subtasks are the fewest that keep it, where the layout has 2 + 2",
+        "predicted at 2000/s as it starts: p50 ",
+        "where the time goes, in ms: numbers + double: buffer",
+        "longest buffer deadlines: double → sums ",
+        "budget, in proportion to what each is expected to take: double ",
+        "epochs of 2 min, by usual gaps of 500 ms",
+    ):
+        assert telling in done.out
+
+
+def test_predictions_as_json(headrace, app):
+    found = headrace("explain", app(source()), "--json", "--calibrate").answer["predictions"]
+    assert found["costs_from"].startswith("steps measured on sample records")
+    (one,) = found["constraints"]
+    assert one["predicted"]["p50_ms"] < one["predicted"]["p99_ms"] < 80
+    assert one["plan"]["subtasks"] == [2, 1] and one["plan"]["latency_ms"] <= 80
+    assert list(one["plan"]["deadlines_ms"]) == ["double → sums"]
+    assert abs(sum(part["ms"] for part in one["budget"]) - 80) < 0.01
+    assert found["epoch"]["seconds"] == 120
+
+
+def test_a_bound_that_cannot_be_met_is_refused_with_one_that_can(headrace, app):
+    (one,) = headrace("explain", app(source(p99="2 ms")), "--json").answer["predictions"]["constraints"]
+    assert one["verdict"].startswith("cannot be met; the smallest bound that could is ") and one["plan"] is None
+    could = one["verdict"].removeprefix("cannot be met; the smallest bound that could is ")
+    larger = f"{float(could.removesuffix(' ms')) * 1.01:.3f} ms"
+    (other,) = headrace("explain", app(source(p99=larger)), "--json").answer["predictions"]["constraints"]
+    assert other["verdict"].startswith("can be met")
+
+
+def test_a_rate_that_no_source_says_can_be_given(headrace, app):
+    path = app(source(rate=None))
+    (unknown,) = headrace("explain", path, "--json").answer["predictions"]["constraints"]
+    assert unknown["predicted"] is None and unknown["verdict"].startswith("unknown, because not every source says")
+    (given,) = headrace("explain", path, "--json", "--rate", "500/s").answer["predictions"]["constraints"]
+    assert given["rate_per_s"] == 500 and given["predicted"] is not None
+
+
+def test_an_earlier_runs_trace_replaces_defaults(headrace, app, tmp_path):
+    trace = tmp_path / "trace.jsonl"
+    parts = [("numbers", None), ("double", Moments(10, 4.0)), ("sums", Moments(10, 30.0))]
+    subtasks = tuple(SubtaskReport(SubtaskId(step, 0), 100, service_ms=service) for step, service in parts)
+    with trace.open("w") as file:
+        write(file, Observation(1.0, (Report("w", 1.0, 0, subtasks),), {}))
+    found = headrace("explain", app(source(rate="200/s")), "--json", "--trace", trace).answer["predictions"]
+    assert found["costs_from"] == "an earlier run"
+    phases = {p["phase"]: p["mean_ms"] for p in found["constraints"][0]["predicted"]["phases"]}
+    assert phases["sums + out: service"] > 3
+    missing = headrace("explain", app(source()), "--json", "--trace", tmp_path / "none")
+    assert missing.code != 0 and "a run writes one with trace=" in missing.out
+
+
+def test_constraints_that_exclude_each_other_are_refused(headrace, app):
+    twice = source() + "    job.constrain(numbers >> sums, p99='90 ms')\n"
+    done = headrace("explain", app(twice), "--json")
+    assert done.code == 1 and "share the edge numbers → double" in done.out
+
+
+def test_without_constraints_nothing_is_predicted(headrace, app):
+    done = headrace("explain", app(), "--json")
+    assert "predictions" not in done.answer

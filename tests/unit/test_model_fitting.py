@@ -1,0 +1,88 @@
+"""Costs from the reports of a run, and a source's clockwork buffers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from headrace.measure.moments import Moments
+from headrace.measure.report import Report, SubtaskId, SubtaskReport
+from headrace.model.buffers import Buffering, paced_cuts
+from headrace.model.costs import PER_RECORD, SHUFFLED, Costs, StepCost
+from headrace.model.fitting import fitted
+from headrace.model.laws import total_of
+from headrace.model.queueing import Seconds
+from headrace.model.stages import Transfer
+
+
+def reports(sizes: list[int], batch_ms: float, record_ms: float) -> list[Report]:
+    return [
+        Report("w", at, 0, (
+            SubtaskReport(SubtaskId("read", 0), 40 * size),
+            SubtaskReport(SubtaskId("count", 0), 10 * size, service_ms=Moments(10, batch_ms + record_ms * size, 0.1)),
+        ))
+        for at, size in enumerate(sizes)
+    ]  # fmt: skip
+
+
+def test_a_run_shows_what_a_batch_and_a_record_cost() -> None:
+    found = fitted(reports([2, 5, 9, 40], 0.5, 0.02), ["read"]).steps["count"]
+    assert (found.batch_s, found.record_s) == (pytest.approx(0.0005), pytest.approx(20e-6))
+    assert found.records_per_input == 0.25 and found.batch_var_s2 == pytest.approx(0.01e-6)
+
+
+def test_one_stall_does_not_move_the_line() -> None:
+    seen = [*reports([2, 5, 9, 14, 20, 40], 0.5, 0.02), *reports([12], 300.0, 0.02)]
+    found = fitted(seen, ["read"]).steps["count"]
+    assert found.record_s == pytest.approx(20e-6, rel=0.1) and found.batch_s == pytest.approx(0.0005, rel=0.1)
+
+
+def test_batches_of_one_size_cost_what_a_batch_does_by_default() -> None:
+    found = fitted(reports([10, 10, 10], 0.5, 0.02), ["read"]).steps["count"]
+    assert found.batch_s == pytest.approx(PER_RECORD.batch_s) and found.record_s == pytest.approx(40e-6)
+
+
+def test_what_no_report_shows_stays() -> None:
+    before = Costs({"late": StepCost(1.0, 2.0)})
+    found = fitted(reports([1, 2], 0.5, 0.1), ["read"], before)
+    assert found.steps["late"] == before.steps["late"] and found.transfer == SHUFFLED
+
+
+def twice_read(every_s: float, deadline_s: float, apart: float) -> tuple[Seconds, float]:
+    """Waits and mean interval of cuts when a source is read at two beats of one deadline, ``apart`` of it."""
+    beats_s = deadline_s * np.sort(np.concatenate([np.arange(200), np.arange(200) + apart]))
+    due_s = np.arange(0, 150 * deadline_s, every_s)
+    read_at = np.searchsorted(beats_s, due_s)
+    oldest_s = np.ceil(beats_s[read_at - 1] / every_s) * every_s  # of the records read with this one
+    return (oldest_s + deadline_s - due_s)[read_at > 1], float(np.diff(beats_s[:100]).mean())
+
+
+def test_a_paced_source_is_read_on_two_beats_at_any_distance() -> None:
+    """As ``runtime.subtask`` does: it wakes when a buffer is due, cuts it, then reads what came meanwhile."""
+    every_s, deadline_s = 0.0005, 0.040
+    cuts = paced_cuts(every_s, 0.0, Buffering(deadline_s))
+    runs = [twice_read(every_s, deadline_s, apart) for apart in np.linspace(0.02, 0.98, 25)]
+    waits_s = np.concatenate([waits for waits, _ in runs])
+    assert cuts.cycle_s == pytest.approx(np.mean([cycle for _, cycle in runs]), rel=0.05)
+    assert cuts.gathered.mean_s == pytest.approx(waits_s.mean(), rel=0.03)
+    assert cuts.gathered.var_s2 == pytest.approx(waits_s.var(), rel=0.10)
+    shares = np.array([np.mean(waits_s <= time_s) for time_s in (0.010, 0.020, 0.030)])
+    assert cuts.gathered.below(np.array([0.010, 0.020, 0.030])) == pytest.approx(shares, abs=0.04)
+
+
+def test_a_record_that_comes_alone_waits_for_its_whole_deadline() -> None:
+    cuts = paced_cuts(0.1, 0.0, Buffering(0.02))
+    assert cuts.gathered.mean_s == pytest.approx(0.02) and cuts.gathered.var_s2 == pytest.approx(0, abs=1e-12)
+    assert cuts.cycle_s == 0.1 and cuts.cycle_cv2 == 0
+
+
+def test_a_full_buffer_of_a_paced_source_leaves_before_its_deadline() -> None:
+    cuts = paced_cuts(0.001, 100.0, Buffering(0.050, most_bytes=1000))
+    assert cuts.gathered.lifetime_s == pytest.approx(0.010)
+
+
+def test_rows_that_are_held_up_make_the_tail_and_leave_the_median() -> None:
+    smooth, rough = Transfer(0.003, 0.0, 1e-6), Transfer(0.003, 0.0, 1e-6, held_share=0.05, held_s=0.050)
+    assert smooth.laws(0.0) == rough.laws(0.0)[:1] and Transfer().laws(0.0) == ()
+    assert total_of(rough.laws(0.0)).above(0.006) == pytest.approx(0.05, abs=0.01)
+    assert total_of(smooth.laws(0.0)).above(0.008) < 0.001
