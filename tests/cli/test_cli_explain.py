@@ -39,10 +39,10 @@ def test_explain_says_what_panes_cost(headrace, examples):
     """C-MR's rule with both costs; the figures of a running job are in its journal."""
     done = headrace("explain", examples / "hot_topics.py")
     assert "hot: panes (to begin with; decided again from what each subtask receives)" in done.out
-    assert "10 t values with an aggregate per window, 1 t + 18 d with panes of 1 s" in done.out
+    assert "10 t values with an aggregate per window, 1 t + 7.2 d with panes of 1 s" in done.out
     (choice,) = headrace("explain", examples / "hot_topics.py", "--json").answer["panes"]
     assert (choice["step"], choice["form"], choice["pane_s"], choice["gamma"]) == ("hot", "panes", 1.0, 1.8)
-    assert round(choice["pays_above"], 2) == 2.0
+    assert round(choice["pays_above"], 2) == 0.8
 
 
 def test_settings_depend_on_the_mode(headrace, app):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from headrace.cli.experiments import EXPERIMENTS
+
 
 @pytest.mark.parametrize(
     "command",
@@ -98,5 +100,5 @@ def test_missing_java_is_one_sentence_with_the_fix(headrace, app):
 def test_benches_are_listed(headrace):
     done = headrace("bench", "--list")
     assert done.code == 0
-    for name in ("latency", "keyed-count", "throughput", "hash-engines", "recovery"):
+    for name in EXPERIMENTS:
         assert name in done.out

@@ -51,11 +51,12 @@ def test_a_fitted_gamma_tells_the_winner_on_both_sides_of_the_crossover() -> Non
     for stream, load in loads.items():
         per_value = load.keys_per_pane / load.values_per_s
         for size_s in (2, 5, 15, 60):
-            runs += curve(stream, {size_s: (round(100 + 210 * per_value * size_s), 100 * size_s)})
+            merges = size_s if size_s < 8 else 4
+            runs += curve(stream, {size_s: (round(100 + 210 * per_value * merges), 100 * size_s)})
     assert (crossover_s(runs[:8]), crossover_s(runs[8:])) == (2, 15)
     rule = rule_figures(runs, loads)
     assert rule["trials"] == 8 == rule["winners_predicted"]
-    assert 1.8 < rule["gamma"] < 2.2
+    assert 1.8 < rule["gamma"] < 8, "all in between decide alike"
     assert rule_figures(runs[:8], loads)["gamma"] is None
 
 

@@ -96,7 +96,7 @@ def test_a_fitted_gamma_predicts_the_measured_winner() -> None:
     trials = []
     for values_per_key in (1, 12):
         trades = list(trades_of(60_000, values_per_key))
-        for size_s in (24, 48):
+        for size_s in (3, 5):
             trial, same = measured(trades, TimeWindow(size_s * S, S), values_per_key, chunk_us=FOREVER_US)
             assert same
             trials.append(trial)
@@ -105,6 +105,17 @@ def test_a_fitted_gamma_predicts_the_measured_winner() -> None:
     for trial in trials:
         winner = trial.paned_s < trial.direct_s
         assert costs(trial.size_us, trial.slide_us, trial.load, gamma).panes_pay is winner
+
+
+def test_many_panes_are_worth_a_few() -> None:
+    """By suffix and prefix: windows of eight panes or more pay from fewer values per key, the more the longer."""
+    load = Load(1.0, 1.0)
+    assert not costs(7 * S, S, load, 1.8, merges=4.0).panes_pay
+    assert crossover_us(S, load, 1.8, merges=4.0) == 9 * S and crossover_us(S, load, 1.8) is None
+    for size in range(9, 100):
+        assert costs(size * S, S, load, 1.8, merges=4.0).panes_pay
+        needed = needed_values_per_key(size * S, S, 1.8, merges=4.0)
+        assert needed is not None and needed == pytest.approx(1.8 * 4 / (size - 1))
 
 
 def test_one_winner_says_nothing_about_gamma() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from headrace.bench.trades import SYMBOLS, Trades
-from headrace.model.combining import GAMMA, Load, Trial, fitted_gamma
+from headrace.model.combining import GAMMA, SLIDING_MERGES, Load, Trial, fitted_gamma
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ def _predicted(trials: Sequence[Trial], gamma: float) -> int:
 def _trials(outcomes: Sequence[Outcome], loads: Mapping[str, Load]) -> list[Trial]:
     cost_s = {(o.stream, o.size_s, o.form): (o.worker_ns_per_item or 0) / 1e9 for o in outcomes}
     return [
-        Trial(size_s * 1_000_000, 1_000_000, loads[stream], cost_s[stream, size_s, "direct"], paned_s)
+        Trial(size_s * 1_000_000, 1_000_000, loads[stream], cost_s[stream, size_s, "direct"], paned_s, SLIDING_MERGES)
         for (stream, size_s, form), paned_s in cost_s.items()
         if form == "combine"
     ]

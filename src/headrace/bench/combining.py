@@ -19,7 +19,7 @@ import headrace as hr
 from headrace.bench.figures import TreeWatch
 from headrace.graph.nodes import ReduceNode
 from headrace.graph.windows import FOREVER_US, TimeWindow
-from headrace.model.combining import GAMMA, Load, Trial, crossover_us, fitted_gamma
+from headrace.model.combining import GAMMA, SLIDING_MERGES, Load, Trial, crossover_us, fitted_gamma
 from headrace.runtime.batch import Batch
 from headrace.runtime.forms import PANES, WINDOWS, Forms
 from headrace.runtime.paned import PanedReduce
@@ -84,7 +84,7 @@ def combining(items: int, tell: Callable[[str], None]) -> dict[str, Any]:
                 )
     gamma = fitted_gamma(trials)
     settings = [_row(trial, gamma or GAMMA) for trial in trials]
-    crossover = crossover_us(_SECOND_US, Load(3.0 * _KEYS, _KEYS), gamma or GAMMA)
+    crossover = crossover_us(_SECOND_US, Load(3.0 * _KEYS, _KEYS), gamma or GAMMA, SLIDING_MERGES)
     return {
         "gamma": round(gamma, 2) if gamma is not None else None,
         "default_gamma": GAMMA,
@@ -108,7 +108,8 @@ def measured(
     direct, paned = zip(*turns)
     same = direct[0][1] == paned[0][1] and np.isclose(direct[0][2], paned[0][2], rtol=1e-9)
     load = Load(float(values_per_key * _KEYS), _KEYS)
-    return Trial(window.size_us, window.every_us, load, min(d[0] for d in direct), min(p[0] for p in paned)), bool(same)
+    direct_s, paned_s = min(d[0] for d in direct), min(p[0] for p in paned)
+    return Trial(window.size_us, window.every_us, load, direct_s, paned_s, SLIDING_MERGES), bool(same)
 
 
 def _timed(trades: list[Batch], window: TimeWindow, form: str, chunk_us: int) -> tuple[float, int, float]:

@@ -47,7 +47,7 @@ class TreeWatch:
         root = psutil.Process()
         first: dict[int, float] = {}
         while True:
-            rss = 0
+            rss, at_start = 0, not self._by_pid
             for process in [root, *root.children(recursive=True)]:
                 try:
                     times = process.cpu_times()
@@ -55,8 +55,7 @@ class TreeWatch:
                     rss += process.memory_info().rss
                 except psutil.Error:
                     continue
-                started_before = process.pid == root.pid or process.create_time() < time.time() - 1.0
-                first.setdefault(process.pid, used if started_before and not self._by_pid else 0.0)
+                first.setdefault(process.pid, used if at_start else 0.0)  # what it used before does not count
                 self._by_pid[process.pid] = used - first[process.pid]
             self.peak_rss_mb = max(self.peak_rss_mb, rss / 1e6)
             self.cpu_s = sum(self._by_pid.values())

@@ -7,7 +7,7 @@ remote service, so that a machine of two cores can host a dozen of them.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ from headrace.bench.figures import TreeWatch, latency_figures, longest_gap_ms, w
 from headrace.bench.recorder import Recorder, Table, recording
 
 Ints = npt.NDArray[np.int64]
+BOUNDS_MS = (50.0, 20.0, 100.0)
 _STAIRS = (1, 2, 4, 6, 8, 6, 4, 2, 1)
 _OVER_S = 5.0
 _SMALL_PRIMES = np.array(
@@ -120,23 +121,34 @@ def check(table: Table, total: int) -> dict[str, int]:
     }
 
 
-def variants(bound_ms: float, most: int) -> Iterator[tuple[str, Any, bool, dict[str, Any]]]:
-    """Name, parallelism, whether a controller keeps the bound, settings."""
-    yield "", (1, 2, most), True, {}
-    yield "fixed", most, False, {}
-    yield "immediate", most, False, {"cut": "0 ms"}
+def primetest(
+    bounds_ms: Sequence[float], load: Load, progress: Callable[[str], None], *, peers: bool = True, **settings: Any
+) -> dict[str, Any]:
+    """The job controlled for each bound, then fixed for the peak, then fixed and shipping at once.
 
-
-def primetest(bound_ms: float, base: int, step_s: float, *, peers: bool = True, **settings: Any) -> dict[str, Any]:
-    """The controlled job, then a fixed configuration provisioned for the peak, then one that ships at once."""
-    tester, load, most = Tester(0.002), Load(base, step_s), 8
-    figures: dict[str, Any] = {}
-    for name, parallelism, control, options in variants(bound_ms, most):
-        if name and not peers:
-            continue
-        made = run_once(load, tester, parallelism, bound_ms, control=control, **(settings | options))
-        figures |= with_prefix(name, made) if name else made
+    The first bound is the one that peers are compared with.
+    """
+    tester, most = Tester(0.002), 8
+    runs: dict[str, dict[str, Any]] = {}
+    for bound_ms in bounds_ms:
+        name = f"bound_{bound_ms:g}"
+        runs[name] = run_once(load, tester, (1, 2, most), bound_ms, control=True, **settings)
+        progress(f"{name}: met in {runs[name]['met_share']:.1%}, {runs[name]['subtask_s']} subtask-seconds")
     if peers:
-        figures["subtask_share"] = round(figures["subtask_s"] / figures["fixed_subtask_s"], 3)
-        figures["cpu_share_of_immediate"] = round(figures["cpu_s"] / figures["immediate_cpu_s"], 3)
+        for name, options in (("fixed", {}), ("immediate", {"cut": "0 ms"})):
+            runs[name] = run_once(load, tester, most, bounds_ms[0], control=False, **(settings | options))
+            progress(f"{name}: mean {runs[name]['mean_ms']} ms, {runs[name]['cpu_s']} s of CPU")
+    return figures_of(runs, f"bound_{bounds_ms[0]:g}")
+
+
+def figures_of(runs: Mapping[str, dict[str, Any]], main: str) -> dict[str, Any]:
+    """All runs' figures with their names in front, the main one's also without; differences of all runs count."""
+    figures = dict(runs[main])
+    for name, made in runs.items():
+        figures |= with_prefix(name, made)
+    for name in ("lost", "duplicated", "wrong"):
+        figures[name] = sum(made[name] for made in runs.values())
+    if "fixed" in runs:
+        figures["subtask_share"] = round(runs[main]["subtask_s"] / runs["fixed"]["subtask_s"], 3)
+        figures["cpu_share_of_immediate"] = round(runs[main]["cpu_s"] / runs["immediate"]["cpu_s"], 3)
     return figures

@@ -7,7 +7,7 @@ from typing import Any
 from headrace.graph.combining import can_combine, chooses_panes
 from headrace.graph.nodes import Graph, ReduceNode
 from headrace.graph.windows import TimeWindow
-from headrace.model.combining import GAMMA, Load, costs, needed_values_per_key
+from headrace.model.combining import GAMMA, SLIDING_MERGES, Load, costs, needed_values_per_key
 from headrace.units import in_words
 
 
@@ -40,7 +40,9 @@ def _choice(node: ReduceNode, window: TimeWindow) -> dict[str, Any]:
         form, why = "windows", "as asked" if node.combine is False else "its states cannot be merged"
     elif node.combine == "auto":
         why = "under a memory bound" if node.memory_bytes is not None else "users' reducers see each record once"
-    per_t, per_d = (costs(window.size_us, window.every_us, load) for load in (Load(1.0, 0.0), Load(0.0, 1.0)))
+    per_t, per_d = (
+        costs(window.size_us, window.every_us, load, merges=SLIDING_MERGES) for load in (Load(1.0, 0.0), Load(0.0, 1.0))
+    )
     return {
         "step": node.name,
         "form": form,
@@ -48,6 +50,6 @@ def _choice(node: ReduceNode, window: TimeWindow) -> dict[str, Any]:
         "pane_s": window.pane_us / 1e6,
         "windows_cost": f"{per_t.direct:g} t",
         "panes_cost": f"{per_t.paned:g} t + {per_d.paned:g} d",
-        "pays_above": needed_values_per_key(window.size_us, window.every_us),
+        "pays_above": needed_values_per_key(window.size_us, window.every_us, merges=SLIDING_MERGES),
         "gamma": GAMMA,
     }

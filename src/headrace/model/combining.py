@@ -10,6 +10,9 @@ So panes pay iff ``t (w − s) > γ (w/k) d``. We depart from the paper in two p
 one key only, and γ is 1, although merging a pane's aggregate costs more than adding a value (the paper's own
 crossover lies at 15 s where its rule says 2 to 4 s). In values per key and pane, ``n = t k / d``, the rule is
 ``n > γ w / (w − s)``: whatever the rate, it asks how many values of one key meet in a pane.
+
+Our windows of many panes are made of a suffix and a prefix of blocks (``state.sliding``), which costs as much as
+merging a few panes however many there are: ``merges`` stands for w/k then. ``None`` is the paper's w/k.
 """
 
 from __future__ import annotations
@@ -23,12 +26,20 @@ GAMMA = 1.8
 """Cost of merging one pane's aggregate of a key, in values added; fitted by ``headrace bench combining``."""
 
 
+SLIDING_MERGES = 4.0
+"""Panes whose merging takes as long as a window's by suffix and prefix, the making of both included."""
+_LEAST_PANES = 8
+
+
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a windowed reduce receives: values per second of event time (t), distinct keys per pane (d)."""
+    """What a windowed reduce receives: values per second of event time (t), distinct keys per pane (d), and
+    per window, if that is known; else as many as per pane.
+    """
 
     values_per_s: float
     keys_per_pane: float
+    keys_per_window: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,23 +63,38 @@ class Trial:
     load: Load
     direct_s: float
     paned_s: float
+    merges: float | None = None
 
     @property
     def indifferent_gamma(self) -> float:
         """The γ at which both costs are equal, ``t (w − s) / ((w/k) d)``: panes pay below it."""
-        values_per_key = self.load.values_per_s * gcd(self.size_us, self.slide_us) / 1e6 / self.load.keys_per_pane
-        return values_per_key * (self.size_us - self.slide_us) / self.size_us
+        saved = self.load.values_per_s * (self.size_us - self.slide_us) / 1e6
+        return saved / _merged_rows(self.size_us, self.slide_us, self.load, self.merges)
 
 
-def costs(size_us: int, slide_us: int, load: Load, gamma: float = GAMMA) -> Costs:
+def _merged(size_us: int, slide_us: int, merges: float | None) -> float:
+    """Panes that a window merges, or as many as its merging is worth."""
+    panes = size_us // gcd(size_us, slide_us)
+    return panes if merges is None or panes < _LEAST_PANES else min(panes, merges)
+
+
+def _merged_rows(size_us: int, slide_us: int, load: Load, merges: float | None) -> float:
+    """Aggregates that a window merges: those of all its panes, or a few times its own keys if these are fewer."""
+    panes = size_us // gcd(size_us, slide_us)
+    if merges is None or panes < _LEAST_PANES:
+        return panes * load.keys_per_pane
+    return min(panes * load.keys_per_pane, merges * (load.keys_per_window or load.keys_per_pane))
+
+
+def costs(size_us: int, slide_us: int, load: Load, gamma: float = GAMMA, merges: float | None = None) -> Costs:
     """Both costs of a slide.
 
     >>> costs(600_000_000, 60_000_000, Load(values_per_s=1.0, keys_per_pane=1.0), gamma=1.0)
     Costs(direct=600.0, paned=70.0)
     """
-    panes = size_us // gcd(size_us, slide_us)
     added = slide_us / 1e6 * load.values_per_s
-    return Costs(size_us / 1e6 * load.values_per_s, added + gamma * panes * load.keys_per_pane)
+    merged = _merged_rows(size_us, slide_us, load, merges)
+    return Costs(size_us / 1e6 * load.values_per_s, added + gamma * merged)
 
 
 def rows_held(size_us: int, slide_us: int, keys_per_pane: float, keys_per_window: float) -> Costs:
@@ -84,9 +110,13 @@ def rows_held(size_us: int, slide_us: int, keys_per_pane: float, keys_per_window
     return Costs(size_us / slide_us * keys_per_window, panes * keys_per_pane)
 
 
-def needed_values_per_key(size_us: int, slide_us: int, gamma: float = GAMMA) -> float | None:
+def needed_values_per_key(
+    size_us: int, slide_us: int, gamma: float = GAMMA, merges: float | None = None
+) -> float | None:
     """Values per key and pane above which panes pay; None if they never do, because windows do not overlap."""
-    return gamma * size_us / (size_us - slide_us) if slide_us < size_us else None
+    pane_us = gcd(size_us, slide_us)
+    merged_us = _merged(size_us, slide_us, merges) * pane_us
+    return gamma * merged_us / (size_us - slide_us) if slide_us < size_us else None
 
 
 def needed_rate_per_s(size_us: int, slide_us: int, keys: float = 1.0, gamma: float = GAMMA) -> float | None:
@@ -99,15 +129,19 @@ def needed_rate_per_s(size_us: int, slide_us: int, keys: float = 1.0, gamma: flo
     return needed * keys / (gcd(size_us, slide_us) / 1e6) if needed is not None else None
 
 
-def crossover_us(slide_us: int, load: Load, gamma: float = GAMMA) -> int | None:
+def crossover_us(slide_us: int, load: Load, gamma: float = GAMMA, merges: float | None = None) -> int | None:
     """The smallest multiple of the slide from which panes pay as a window's size; None if none does.
 
     >>> crossover_us(1_000_000, Load(values_per_s=100.0, keys_per_pane=71.0), gamma=1.31)
     15000000
     """
-    # With w = m s, k = s and n values per key and slide: n (m − 1) > γ m.
-    spare = load.values_per_s * slide_us / 1e6 / load.keys_per_pane - gamma
-    return (int((spare + gamma) / spare) + 1) * slide_us if spare > 0 else None
+    # With w = m s, k = s and n values per key and slide: n (m − 1) > γ m, or γ times the merges it is worth.
+    values = load.values_per_s * slide_us / 1e6 / load.keys_per_pane
+    spare = values - gamma
+    by_panes = int((spare + gamma) / spare) + 1 if spare > 0 else None
+    if merges is None or (by_panes is not None and by_panes < _LEAST_PANES):
+        return by_panes * slide_us if by_panes is not None else None
+    return max(_LEAST_PANES, int(gamma * merges / values) + 2) * slide_us
 
 
 def fitted_gamma(trials: Sequence[Trial]) -> float | None:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.graph.windows import TimeWindow
-from headrace.model.combining import Costs, Load, costs, rows_held
+from headrace.model.combining import SLIDING_MERGES, Costs, Load, costs, rows_held
 from headrace.state.choosing import Choice
 
 PANES, WINDOWS = "panes", "windows"
@@ -69,8 +69,10 @@ class Forms:
         assert self._began is not None
         window = self._window
         per_pane = self._values / max(newest - self._began, 1)
-        load = Load(per_pane / (window.pane_us / 1e6), per_pane * self._rows / self._values_in_panes)
-        cost = costs(window.size_us, window.every_us, load)
+        load = Load(
+            per_pane / (window.pane_us / 1e6), per_pane * self._rows / self._values_in_panes, self._keys_per_window
+        )
+        cost = costs(window.size_us, window.every_us, load, merges=SLIDING_MERGES)
         now, other = (cost.paned, cost.direct) if self.paned else (cost.direct, cost.paned)
         cheaper = self.paned if other >= _CLEARLY * now else not self.paned
         paned = cheaper or not self._windows_fit(load)

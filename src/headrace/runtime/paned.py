@@ -31,6 +31,8 @@ from headrace.state.sliding import LEAST_PANES, Sliding
 from headrace.state.table import GroupTable
 
 _ROWS_PER_CALL = 65_536
+_SLIDING_COST = 3
+"""Rows that suffix and prefix touch per key of a window: where keys hardly repeat, its panes have fewer."""
 
 
 class PanedReduce(Reduce):
@@ -52,6 +54,7 @@ class PanedReduce(Reduce):
         panes, slide = node.window.size_us // node.window.pane_us, node.window.every_us // node.window.pane_us
         long = panes >= LEAST_PANES and node.memory_bytes is None
         self._sliding = Sliding(panes, slide, self._partial_of, self.new_table) if long else None
+        self._keys = 0
         self._held: list[int] = []
         self._closed_us = self._marked_us = NEVER_US
         self._born_us = 0
@@ -150,6 +153,7 @@ class PanedReduce(Reduce):
         while (end := self._next_end()) is not None and end <= watermark_us:
             for table, rows in self._whole(end):
                 self._emit_window(table, rows[self.final(table, rows)], end)
+                self._keys = len(rows)
                 if self.forms is not None:
                     self.forms.closed(len(rows))
             self._rest.drop(self._rest.rows_of(end))
@@ -186,7 +190,7 @@ class PanedReduce(Reduce):
                     self._rest.absorb_partial(_at_panes(self.table.export(rows), np.full(len(rows), end)))
             yield self._rest, self._rest.rows_of(end)
             return
-        if self._sliding is None:
+        if self._sliding is None or _SLIDING_COST * self._keys > len(self.table):
             yield from self.states.settled(panes, self._rest.export(own) if len(own) else None)
             return
         merged = self._sliding.window(panes.start)

@@ -1,0 +1,148 @@
+"""The experiments of ``headrace bench``: what each is about, and how the command's options become its arguments."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+Figures = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command line may say; None leaves it to the experiment."""
+
+    rate: int | None = None
+    seconds: int | None = None
+    warmup: int = 10
+    events: int = 5_000_000
+    items: int = 100_000
+    kills: int = 10
+    seed: int = 1
+    bound_ms: float | None = None
+    stock: bool = True
+    quick: bool = False
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+def latency(options: Options) -> Figures:
+    """each item timed through one shuffle and a keyed Python step; stock PySpark in the same run"""
+    from headrace.bench.latency import latency as run
+
+    stock_s = 45 if options.stock else 0
+    return run(options.rate or 2000, options.seconds or 140, options.warmup, stock_s, **options.settings)
+
+
+def keyed_count(options: Options) -> Figures:
+    """running count per key at a high rate, vectorised"""
+    from headrace.bench.latency import keyed_count as run
+
+    settings = {"cut": "10 ms", **options.settings}
+    return run(options.rate or 100_000, options.seconds or 60, options.warmup, **settings)
+
+
+def throughput(options: Options) -> Figures:
+    """CSV files as fast as possible into windowed counts; stock Spark SQL on the same files"""
+    from headrace.bench.throughput import throughput as run
+
+    return run(options.events, stock=options.stock, **options.settings)
+
+
+def buffer_tradeoff(options: Options) -> Figures:
+    """latency at three rates and saturated throughput by deadline and by size of buffers"""
+    from headrace.bench.buffer_tradeoff import buffer_tradeoff as run
+
+    return run(_tell)
+
+
+def primetest(options: Options) -> Figures:
+    """an elastic step under a stair-case of load with a latency bound; fixed and immediate peers"""
+    from headrace.bench.primetest import BOUNDS_MS, Load
+    from headrace.bench.primetest import primetest as run
+
+    asked_ms = 50.0 if options.bound_ms is None else options.bound_ms
+    load = Load(options.rate or 200, (options.seconds or 90) / 9)
+    return run((asked_ms,) if asked_ms else BOUNDS_MS, load, _tell, peers=options.stock, **options.settings)
+
+
+def livestream(options: Options) -> Figures:
+    """video decoded, merged, overlaid and encoded: unchained, with chains made by control, chained from the start"""
+    from headrace.bench.livestream import Load
+    from headrace.bench.livestream import livestream as run
+
+    return run(Load(options.rate or 50, options.seconds or 30), options.bound_ms or 50.0, _tell)
+
+
+def sentiments(options: Options) -> Figures:
+    """hot topics and the mood of tweets under a step and a burst of load, with a bound on each"""
+    from headrace.bench.sentiments import Bounds
+    from headrace.bench.sentiments import sentiments as run
+    from headrace.bench.sentiments_tweets import Load
+
+    bounds = Bounds() if options.bound_ms is None else Bounds(sentiment_ms=options.bound_ms)
+    return run(Load(options.rate or 200), bounds, **options.settings)
+
+
+def hash_engines(options: Options) -> Figures:
+    """hash engines and sort-merge by skew, order of keys and memory; sessions; stock Spark on the same files"""
+    from headrace.bench.hash_engines import hash_engines as run
+
+    return run(options.items, _tell, stock=options.stock)
+
+
+def combining(options: Options) -> Figures:
+    """sliding windows from panes or one by one, by size and values per key; the constant of the rule"""
+    from headrace.bench.combining import combining as run
+
+    return run(options.items, _tell)
+
+
+def combine(options: Options) -> Figures:
+    """moving averages of trades by window size, with panes, without, and by stock Spark"""
+    from headrace.bench.combine import combine as run
+
+    return run(_tell, stock=options.stock, seconds=options.seconds or 20, **options.settings)
+
+
+def macd(options: Options) -> Figures:
+    """two moving averages over shared panes, unshared, by re-run batch jobs and by stock Spark"""
+    from headrace.bench.macd import macd as run
+
+    return run(_tell, stock=options.stock, seconds=options.seconds or 720, **options.settings)
+
+
+def scheduling(options: Options) -> Figures:
+    """a burst beyond the memory budget under each schedule: latency, memory, how long reading stopped"""
+    from headrace.bench.scheduling import scheduling as run
+
+    return run(_tell, **options.settings)
+
+
+def model_accuracy(options: Options) -> Figures:
+    """predicted against measured latency over rates, deadlines, subtasks and service times"""
+    from headrace.bench.model_accuracy import model_accuracy as run
+
+    return run(_tell, quick=options.quick)
+
+
+def recovery(options: Options) -> Figures:
+    """kill -9 of driver and workers at random moments; answers compared with a reference"""
+    from headrace.bench.recovery import recovery as run
+
+    kills, settings = options.kills, {"epoch": "3 s", **options.settings}
+    return run(kills, options.rate or 5000, options.seconds or 20 * kills, options.seed, **settings)
+
+
+def _tell(line: str) -> None:
+    """Progress of an experiment with many runs."""
+    print(line, file=sys.stderr, flush=True)
+
+
+_ALL: tuple[Callable[[Options], Figures], ...] = (
+    latency, keyed_count, throughput, buffer_tradeoff, primetest, livestream, sentiments, hash_engines, combining,
+    combine, macd, scheduling, model_accuracy, recovery,
+)  # fmt: skip
+EXPERIMENTS = {run.__name__.replace("_", "-"): run for run in _ALL}
+"""By the name that users give; each one's docstring is its line in the list."""
