@@ -11,6 +11,10 @@ from dataclasses import dataclass
 
 from headrace.model.queueing import kingman
 
+_CEILING = 0.7
+"""Utilisation that scaling plans for at most. The thesis has no such limit, and with small variations its model
+would go close to 1, where the next rise of the load makes a bottleneck, and a backlog that violates any bound."""
+
 
 @dataclass(frozen=True, slots=True)
 class Station:
@@ -47,7 +51,7 @@ class Station:
         """Offered load in servers: the thesis's ``S p / A``, below which no parallelism suffices."""
         return self.service_ms * self.parallelism / self.gap_ms
 
-    def floor(self, ceiling: float = 0.9) -> int:
+    def floor(self, ceiling: float = _CEILING) -> int:
         """The least parallelism that keeps utilisation at the ceiling, within the user's limits."""
         return min(self.most, max(self.least, math.ceil(self.load / ceiling - 1e-9)))
 
