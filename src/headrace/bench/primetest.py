@@ -22,7 +22,7 @@ from headrace.bench.recorder import Recorder, Table, recording
 
 Ints = npt.NDArray[np.int64]
 BOUNDS_MS = (50.0, 20.0, 100.0)
-_STAIRS = (1, 2, 4, 6, 8, 6, 4, 2, 1)
+STAIRS = (1, 2, 4, 6, 8, 6, 4, 2, 1)
 _OVER_S = 5.0
 _SMALL_PRIMES = np.array(
     [2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97]
@@ -64,11 +64,11 @@ class Load:
 
     @property
     def rate(self) -> list[tuple[float, float]]:
-        return [(self.step_s, float(self.base * stair)) for stair in _STAIRS]
+        return [(self.step_s, float(self.base * stair)) for stair in STAIRS]
 
     @property
     def total(self) -> int:
-        return int(sum(_STAIRS) * self.base * self.step_s)
+        return int(sum(STAIRS) * self.base * self.step_s)
 
 
 def job_of(load: Load, tester: Tester, recorder: Recorder, parallelism: Any, bound_ms: float | None) -> hr.Job:

@@ -59,11 +59,11 @@ def buffer_tradeoff(options: Options) -> Figures:
 
 def primetest(options: Options) -> Figures:
     """an elastic step under a stair-case of load with a latency bound; fixed and immediate peers"""
-    from headrace.bench.primetest import BOUNDS_MS, Load
+    from headrace.bench.primetest import BOUNDS_MS, STAIRS, Load
     from headrace.bench.primetest import primetest as run
 
     asked_ms = 50.0 if options.bound_ms is None else options.bound_ms
-    load = Load(options.rate or 200, (options.seconds or 90) / 9)
+    load = Load(options.rate or 200, (options.seconds or 270) / len(STAIRS))
     return run((asked_ms,) if asked_ms else BOUNDS_MS, load, _tell, peers=options.stock, **options.settings)
 
 
