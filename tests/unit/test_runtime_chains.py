@@ -90,7 +90,7 @@ def test_chains_may_move_at_any_moment(tmp_path: Path, seed: int) -> None:
         chain_of(chain=bool(seed % 2)), tmp_path, chaining="dynamic", cut="2 ms", report="10 ms",
         pause=lambda stage, index: dice.random() * 0.002,
     )  # fmt: skip
-    assert len(run.plan.layout.stages) == 4 + 3
+    assert len(run.plan.layout.stages) == 5 + 4
     moves = random_moves(run, seed)
     rows = rows_of(run, moves)
     order = defaultdict(list)

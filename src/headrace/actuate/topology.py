@@ -14,6 +14,12 @@ from headrace.graph.nodes import SinkNode, SourceNode, StepOptions
 from headrace.runtime.plan import JobPlan
 from headrace.units import Duration, duration_s
 
+_BATCHING_SHARE = 0.6
+"""The prototype has 0.8. A step serves a whole buffer at once here, so its latency grows with the buffer's deadline;
+with 0.8 the mean of a busy path comes to lie at the bound itself, and every second one above it."""
+_FIT_LIMITS = 0.8, 2.0
+"""The prototype clamps to 1.2 above; a backlog that drains makes waits look longer than any load would."""
+
 
 def topology_of(plan: JobPlan) -> Topology:
     """Steps, those that edges pass through among them, with the subtasks of their stages; all edges.
@@ -45,6 +51,8 @@ def control_job(plan: JobPlan, *, observe_only: bool = False, overrides: Overrid
         chaining=settings.chaining == "dynamic",
         observe_only=observe_only,
         first_deadline_ms=settings.cut_s * 1000,
+        fit_limits=_FIT_LIMITS,
+        batching_share=_BATCHING_SHARE,
     )
     constraints = tuple(constraint_of(bound, topology) for bound in plan.graph.constraints)
     return Job(topology, constraints, policy, overrides or Overrides(), plan.layout.chained)

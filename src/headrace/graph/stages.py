@@ -3,7 +3,8 @@
 A step that is keyed, or elastic, starts a new leg: the run of stages between two shuffles. Most legs
 are one stage; a step with ``chain=False`` opens another one in its leg, a process of its own, and with
 dynamic chaining every step may have its own. Every step sits at its longest-path depth, so each edge
-leads to the same or a later leg; an edge that skips legs passes through them by ``Pass`` entries.
+leads to the same or a later leg; an edge that skips legs passes through them by ``Pass`` entries. Sinks stay where
+they are, in the last stage of their leg, which with dynamic chaining is theirs alone.
 """
 
 from __future__ import annotations
@@ -118,7 +119,8 @@ def lay_out(graph: Graph, parallelism: int, *, dynamic: bool = False) -> Layout:
         above = max((leg[name] for name in node.inputs), default=0)
         leg[node.name] = above + 1 if node.inputs and _opens_leg(node) else above
         before = [hop[name] for name in node.inputs if leg[name] == leg[node.name]]
-        apart = bool(before) and (not node.options.chain or (dynamic and _is_stateless(node)))
+        movable = _is_stateless(node) or (isinstance(node, SinkNode) and max(before, default=0) > 0)
+        apart = bool(before) and (not node.options.chain or (dynamic and movable))
         hop[node.name] = max(before, default=0) + apart
     hops = [1 + max(hop[name] for name in leg if leg[name] == at) for at in range(max(leg.values()) + 1)]
     for node in graph.nodes:
