@@ -50,6 +50,7 @@ QUICK = (TESTED[1], TESTED[6], TESTED[11], TESTED[12])
 UNEVEN = [("1 s", "300/s"), ("1 s", "3000/s")]
 """Two rates in turn give batches of two sizes: with one, batch and record could not be told apart."""
 CALIBRATION = Setting(1000, 20, 2, 100)
+"""Also with one subtask: a cut for two receivers is two rows, which take longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +136,15 @@ def calibrated(uneven: Measured, even: Measured) -> Costs:
     return matched(costs, lambda tried: predict_s(even.plan, tried, CALIBRATION), measured_s)
 
 
+def calibrate(session: Any) -> dict[int, Costs]:
+    """Costs by the number of subtasks."""
+    found = {}
+    for subtasks in sorted({setting.subtasks for setting in TESTED}):
+        setting = replace(CALIBRATION, subtasks=subtasks)
+        found[subtasks] = calibrated(measure(session, setting, rate=UNEVEN, seconds=8), measure(session, setting))
+    return found
+
+
 def predict_s(plan: JobPlan, costs: Costs, setting: Setting) -> tuple[float, float]:
     """Median and p99 of a setting, of which the second step's time per record is a part."""
     test = costs.steps.get("test", StepCost(0.0, 0.0))
@@ -180,19 +190,17 @@ def model_accuracy(say: Say, *, quick: bool = False) -> dict[str, Any]:
     try:
         with TreeWatch() as watch:
             measure(session, CALIBRATION, seconds=3)  # starts Spark's workers, and compiles
-            uneven = measure(session, CALIBRATION, rate=UNEVEN, seconds=8)
-            even = measure(session, CALIBRATION)
-            costs = calibrated(uneven, even)
+            costs = calibrate(session)
             for setting in tested:
                 runs.append(measure(session, setting))
-                rows.append(compared(setting, _tried(runs[-1].plan, costs, setting), runs[-1]))
+                rows.append(compared(setting, _tried(runs[-1].plan, costs[setting.subtasks], setting), runs[-1]))
                 say(str(rows[-1]))
     finally:
         session.stop()
     return {
         "settings": rows,
         **shares(rows),
-        **calibration_figures(costs),
+        **calibration_figures(costs[CALIBRATION.subtasks]),
         "items": sum(run.items for run in runs),
         **watch.figures(),
         "lost": sum(run.lost for run in runs),

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from headrace.model.stages import Transfer
 
-SHUFFLED = Transfer(row_s=0.0029, var_s2=0.0009**2)
-"""Pipe, shuffle and pipe, on two cores with a load of 7: ``headrace bench model-accuracy``, ``transfer_ms`` and ``_sd_ms``."""
-WOKEN = Transfer(row_s=0.0001, var_s2=0.0001**2, held_share=0.05, held_s=0.007)
+SHUFFLED = Transfer(row_s=0.0027, var_s2=0.0008**2)
+"""Pipe, shuffle and pipe: ``transfer_ms`` of ``headrace bench model-accuracy --quick`` in ``bench/results/2026-11-16.jsonl``."""
+WOKEN = Transfer(row_s=0.0002, var_s2=0.0002**2, held_share=0.05, held_s=0.004)
 """Of the same run: ``wake_ms`` and ``held_ms``."""
 USUAL_GAP_S = 0.5
 """Between two epochs: ``epoch_gap_ms`` of ``headrace bench latency`` is 450 to 800."""
@@ -43,7 +43,7 @@ class Costs:
     origin: str = "defaults"
 
 
-PER_RECORD = StepCost(batch_s=0.0003, record_s=3e-5, batch_var_s2=0.0003**2)
+PER_RECORD = StepCost(batch_s=0.0003, record_s=17e-6, batch_var_s2=0.0003**2)
 """A step nobody measured, of one Python call per record: ``count_batch_us`` and ``count_record_us`` of that run."""
-VECTORISED = StepCost(batch_s=0.0001, record_s=2e-6, batch_var_s2=0.0001**2)
+VECTORISED = StepCost(batch_s=0.0001, record_s=5e-7, batch_var_s2=0.0001**2)
 """A step nobody measured, of one call per batch: ``out_batch_us`` and ``out_record_us``."""
