@@ -119,8 +119,8 @@ def lay_out(graph: Graph, parallelism: int, *, dynamic: bool = False) -> Layout:
         above = max((leg[name] for name in node.inputs), default=0)
         leg[node.name] = above + 1 if node.inputs and _opens_leg(node) else above
         before = [hop[name] for name in node.inputs if leg[name] == leg[node.name]]
-        movable = _is_stateless(node) or (isinstance(node, SinkNode) and max(before, default=0) > 0)
-        apart = bool(before) and (not node.options.chain or (dynamic and movable))
+        own = _is_stateless(node) or (isinstance(node, SinkNode) and max(before, default=0) > 0)
+        apart = bool(before) and (not node.options.chain or (dynamic and own))
         hop[node.name] = max(before, default=0) + apart
     hops = [1 + max(hop[name] for name in leg if leg[name] == at) for at in range(max(leg.values()) + 1)]
     for node in graph.nodes:
