@@ -45,7 +45,8 @@ test: java setup
 	@status=0; \
 	$(MAKE) --no-print-directory static || status=1; \
 	$(BIN)/pytest -n 2 tests/unit $(PYTEST_ARGS) || status=1; \
-	$(BIN)/pytest tests --ignore tests/unit $(PYTEST_ARGS) || status=1; \
+	$(BIN)/pytest -n 2 tests/cli $(PYTEST_ARGS) || status=1; \
+	$(BIN)/pytest tests --ignore tests/unit --ignore tests/cli $(PYTEST_ARGS) || status=1; \
 	exit $$status
 
 check: static unit
