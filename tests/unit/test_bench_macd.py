@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import headrace as hr
-from headrace.bench.macd import rerun_sums, without_due
+from headrace.bench.macd import orders_failed, rerun_sums, without_due
 from headrace.bench.macd_answers import (
     FAST_S,
     SLIDE_S,
@@ -85,6 +85,15 @@ def test_values_touched_per_slide() -> None:
         "unshared_touched_per_slide": np.mean(apart),
         "shared_touched_per_slide": np.mean(together),
     }
+
+
+# cmr fact 22: MACD mean latency (c) < (b) < (a), measured by the bench, which fails if it is not so
+def test_an_order_that_does_not_hold_is_counted() -> None:
+    right = {"shared_mean_ms": 160.0, "unshared_mean_ms": 240.0, "rerun_mean_ms": 1150.0}
+    assert orders_failed(right) == 0
+    assert orders_failed({**right, "unshared_mean_ms": 150.0}) == 1
+    assert orders_failed({**right, "shared_mean_ms": 5000.0}) == 1
+    assert orders_failed({"shared_mean_ms": 3.0, "unshared_mean_ms": 2.0, "rerun_mean_ms": 1.0}) == 2
 
 
 def test_every_difference_is_found() -> None:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,12 @@ class Input:
     expected: Answers
 
 
+def orders_failed(figures: Mapping[str, Any]) -> int:
+    """Of C-MR's findings, shared before unshared before re-run in latency, those that this run does not show."""
+    means = [figures[f"{variant}_mean_ms"] for variant in ("shared", "unshared", "rerun")]
+    return sum(one >= other for one, other in pairwise(means))
+
+
 def macd(
     progress: Callable[[str], None],
     *,
@@ -73,6 +80,7 @@ def macd(
         try:
             with TreeWatch() as watch:
                 figures = _ours(session, root, seconds, volume, progress, settings)
+                figures["orders_failed"] = orders_failed(figures)
         finally:
             session.stop()
         if stock:
