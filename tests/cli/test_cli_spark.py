@@ -140,3 +140,21 @@ def latest_counts(rows: list[dict[str, int]]) -> dict[int, int]:
     for row in rows:
         counts[row["key"]] = max(counts.get(row["key"], 0), row["n"])
     return counts
+
+
+@pytest.mark.parametrize(("bound", "code"), [("1 ms", 3), ("20 s", 0)])
+def test_a_violated_constraint_is_told_by_the_exit_code(headrace, app, bound, code):
+    app(
+        f"""
+        import headrace as hr
+
+        job = hr.Job("bounded")
+        numbers = job.source("numbers", hr.generate(lambda n: {{"n": n, "k": n % 3}}, rate="500/s", total=4000))
+        counts = numbers.key_by("k").reduce(name="count", n=hr.count())
+        counts.sink("out", hr.jsonl("out"))
+        job.constrain(numbers >> counts, mean="{bound}", over="2 s")
+        """
+    )
+    done = headrace("run", "app.py", "--strict", "--json")
+    assert done.code == code, done.err
+    assert (done.answer["violations"] > 0) is (code == 3)

@@ -10,17 +10,18 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.bench.macd_answers import FAST_S, SLIDE_S, SLOW_S, SPEED, Sums, differences, joined, latency_ms, reference
 from headrace.bench.macd_jobs import Stored
 from headrace.bench.stock import open_stock
+from headrace.bench.stock_source import paced_source
 from headrace.bench.trades import START_S, SYMBOLS, Trades, symbol_names
 from headrace.connect.pace import as_pace
 from headrace.errors import RunFailedError
@@ -112,44 +113,15 @@ def latency(session: Any, kept: str, trades: Trades) -> dict[str, Any]:
 
 
 def _source(kept: Stored, trades: Trades, start_us: int) -> Any:
-    from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-
     pace, total = as_pace(trades.pace(SPEED)), trades.total
 
-    class Span(InputPartition):  # type: ignore[misc]
-        def __init__(self, start: int, end: int) -> None:
-            super().__init__((start, end))
-            self.start, self.end = start, end
+    def rows(n: npt.NDArray[np.int64]) -> pa.RecordBatch:
+        made = kept(n)
+        times = pa.array(made["at"] * 1000, pa.timestamp("us", "UTC"))
+        return pa.RecordBatch.from_pydict({"symbol": made["symbol"], "cents": made["cents"], "time": times})
 
-    class Reader(DataSourceStreamReader):  # type: ignore[misc]
-        def initialOffset(self) -> dict[str, int]:
-            return {"n": 0}
-
-        def latestOffset(self) -> dict[str, int]:
-            elapsed_us = time.time_ns() // 1000 - start_us
-            return {"n": min(pace.count_due(elapsed_us), total) if elapsed_us > 0 else 0}
-
-        def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
-            half = (start["n"] + end["n"]) // 2
-            return [Span(start["n"], half), Span(half, end["n"])]
-
-        def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
-            made = kept(np.arange(partition.start, partition.end))
-            times = pa.array(made["at"] * 1000, pa.timestamp("us", "UTC"))
-            yield pa.RecordBatch.from_pydict({"symbol": made["symbol"], "cents": made["cents"], "time": times})
-
-    class Source(DataSource):  # type: ignore[misc]
-        @classmethod
-        def name(cls) -> str:
-            return "trades"
-
-        def schema(self) -> str:
-            return "symbol string, cents long, time timestamp"
-
-        def streamReader(self, schema: Any) -> DataSourceStreamReader:
-            return Reader()
-
-    return Source
+    schema = "symbol string, cents long, time timestamp"
+    return paced_source("trades", schema, start_us, lambda us: min(pace.count_due(us), total), rows)
 
 
 def figures(root: str, seconds: int, volume: int) -> dict[str, Any]:

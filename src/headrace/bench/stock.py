@@ -11,13 +11,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.bench.figures import TreeWatch, latency_figures
+from headrace.bench.stock_source import paced_source
 from headrace.errors import RunFailedError
 
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -60,44 +62,16 @@ def latency(rate: int, seconds: int) -> dict[str, Any]:
     micro-batches follow each other without a pause: the friendliest set-up for stock Spark.
     """
     from pyspark.sql import functions as F
-    from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
     begin_us = time.time_ns() // 1000
 
-    class Span(InputPartition):  # type: ignore[misc]
-        def __init__(self, start: int, end: int) -> None:
-            super().__init__((start, end))
-            self.start, self.end = start, end
-
-    class Reader(DataSourceStreamReader):  # type: ignore[misc]
-        def initialOffset(self) -> dict[str, int]:
-            return {"n": 0}
-
-        def latestOffset(self) -> dict[str, int]:
-            return {"n": max(int((time.time_ns() // 1000 - begin_us) * rate / 1e6), 0)}
-
-        def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
-            half = (start["n"] + end["n"]) // 2
-            return [Span(start["n"], half), Span(half, end["n"])]
-
-        def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
-            n = np.arange(partition.start, partition.end)
-            due = begin_us + (n * 1e6 / rate).astype(np.int64)
-            yield pa.RecordBatch.from_pydict({"key": n % 1000, "due_us": due})
-
-    class Items(DataSource):  # type: ignore[misc]
-        @classmethod
-        def name(cls) -> str:
-            return "bench_items"
-
-        def schema(self) -> str:
-            return "key long, due_us long"
-
-        def streamReader(self, schema: Any) -> DataSourceStreamReader:
-            return Reader()
+    def rows(n: npt.NDArray[np.int64]) -> pa.RecordBatch:
+        due = begin_us + (n * 1e6 / rate).astype(np.int64)
+        return pa.RecordBatch.from_pydict({"key": n % 1000, "due_us": due})
 
     session = open_stock()
-    session.dataSource.register(Items)
+    source = paced_source("bench_items", "key long, due_us long", begin_us, lambda us: int(us * rate / 1e6), rows)
+    session.dataSource.register(source)
     results: list[Any] = []
 
     def take(batch: Any, epoch: int) -> None:
@@ -121,6 +95,20 @@ def latency(rate: int, seconds: int) -> dict[str, Any]:
     return {"items": int(rate * seconds), **latency_figures(values), **watch.figures(), "epochs": len(results)}
 
 
+def drained(rows: Any, out: str, checkpoint: str) -> float:
+    """Seconds until a streaming query has read all there is and written its updates."""
+    began = time.monotonic()
+    query = (
+        rows.writeStream.outputMode("update")
+        .foreachBatch(lambda batch, epoch: batch.write.mode("append").parquet(out))
+        .option("checkpointLocation", checkpoint)
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    return time.monotonic() - began
+
+
 def throughput(directory: str, output: str, warmup: str) -> dict[str, Any]:
     """Count per key and 10 s window over CSV files, until all are read; timed without start-up."""
     from pyspark.sql import functions as F
@@ -136,16 +124,7 @@ def throughput(directory: str, output: str, warmup: str) -> dict[str, Any]:
             .groupBy(F.window("at", "10 seconds"), "key").count()
         )  # fmt: skip
         rows = counted.select(F.unix_millis("window.start").alias("start"), "key", "count")
-        began = time.monotonic()
-        query = (
-            rows.writeStream.outputMode("update")
-            .foreachBatch(lambda batch, epoch: batch.write.mode("append").parquet(out))
-            .option("checkpointLocation", checkpoint)
-            .trigger(availableNow=True)
-            .start()
-        )
-        query.awaitTermination()
-        return time.monotonic() - began
+        return drained(rows, out, checkpoint)
 
     with tempfile.TemporaryDirectory(prefix="stock-") as work:
         count(warmup, f"{work}/warm", f"{work}/warm-checkpoint")

@@ -6,11 +6,10 @@ One micro-batch reads all files, which is kindest to stock Spark: every key is f
 from __future__ import annotations
 
 import tempfile
-import time
 from typing import Any
 
 from headrace.bench.memory import peak_rss_mb
-from headrace.bench.stock import open_stock
+from headrace.bench.stock import drained, open_stock
 
 _ROCKSDB = "spark.sql.streaming.stateStore.rocksdb"
 
@@ -31,17 +30,7 @@ def stock_counts(peer: str, directory: str, output: str, warmup: str, memory_mb:
     count = _aggregated if peer == "agg" else _transformed
 
     def run(path: str, out: str, checkpoint: str) -> float:
-        counted = count(session.readStream.schema("k string").parquet(path))
-        began = time.monotonic()
-        query = (
-            counted.writeStream.outputMode("update")
-            .foreachBatch(lambda batch, epoch: batch.write.mode("append").parquet(out))
-            .option("checkpointLocation", checkpoint)
-            .trigger(availableNow=True)
-            .start()
-        )
-        query.awaitTermination()
-        return time.monotonic() - began
+        return drained(count(session.readStream.schema("k string").parquet(path)), out, checkpoint)
 
     with tempfile.TemporaryDirectory(prefix="stock-") as work:
         run(warmup, f"{work}/warm", f"{work}/warm-checkpoint")

@@ -97,8 +97,9 @@ def checked_duration(option: str, text: str) -> str:
 
 
 def violations(handle: Run) -> int | None:
-    """How many intervals broke a constraint; None: this version does not evaluate constraints."""
-    return None
+    """In how many of the controller's cycles a constraint was broken; None where no constraint was looked at."""
+    kept = [constraint for constraint in handle.constraints().values() if constraint.cycles]
+    return sum(constraint.cycles - constraint.met for constraint in kept) if kept else None
 
 
 def refuse_violations(answer: dict[str, Any], *, strict: bool) -> None:

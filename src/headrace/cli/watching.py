@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from headrace.spark.hearing import Heard
     from headrace.spark.run import Run
 
+_NOT_SHOWN = frozenset({"failed", "batch", "resize", "hold", "outcome"})
+"""A failure is told by itself; the others come every second. All of them are in ``handle.decisions()``."""
 _LOOK_S = 0.25
 _NOW_S = 5.0
 """What rates and latencies "now" are taken over: short enough to follow a burst, five reports long."""
@@ -61,7 +63,7 @@ class Watch:
             self._recent.popleft()
         events = self.handle.decisions()
         news, self._events = events[self._events :], len(events)
-        return [f"{event.what}: {event.detail}" for event in news if event.what != "failed"]
+        return [f"{event.what}: {event.detail}" for event in news if event.what not in _NOT_SHOWN]
 
     def _take(self, heard: Heard) -> None:
         self._recent.append(heard)

@@ -184,6 +184,13 @@ class Coordinator:
         """Into how many parts a stage's slices are divided in the attempts from now on."""
         return self.orders.active.get(stage, self.plan.groups(stage))
 
+    def grows(self) -> bool:
+        """Whether a keyed stage waits for the next attempt to get more subtasks."""
+        return any(
+            self.groups(stage) > len(owners) and any(edge.keyed for edge in self.plan.layout.border(stage))
+            for stage, owners in enumerate(self.owners)
+        )
+
     def _assign(self, stage: int) -> list[int]:
         """For each group of slices the subtask that owns it: who holds it in memory, if anyone."""
         n = self.groups(stage)

@@ -9,34 +9,36 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
 
-from headrace.actuate.controller import Controller, Kept, open_trace
-from headrace.actuate.epochs import EpochLength, first_length, is_automatic, next_length
+from headrace.actuate.controller import Kept
 from headrace.actuate.ranks import Ranks
-from headrace.actuate.topology import control_job, overrides_of
 from headrace.channel.server import ChannelServer, Reply
+from headrace.config import Schedule, check_schedule
 from headrace.connect.collect import Collect, read_collected
 from headrace.connect.console import ConsoleSink
-from headrace.errors import ConfigError, HeadraceError, RunFailedError
+from headrace.errors import HeadraceError, RunFailedError
 from headrace.graph.nodes import SinkNode
 from headrace.measure.flows import LatencyFigures, figures_of
 from headrace.runtime.orders import Orders
 from headrace.runtime.plan import Description, JobPlan
-from headrace.spark.commits import committed, last_committed
-from headrace.spark.compaction import Compactor
+from headrace.spark.commits import last_committed
+from headrace.spark.committing import Committing
 from headrace.spark.engines import BatchEngine, Engine, MicrobatchEngine, RealtimeEngine
 from headrace.spark.epochs import Coordinator
 from headrace.spark.failures import Failure, translated, understand
 from headrace.spark.hearing import Heard, Hearing
+from headrace.spark.journal import Journal
 from headrace.spark.leases import Workers
 from headrace.spark.planning import identity
-from headrace.spark.publishing import publish, recover
+from headrace.spark.publishing import recover
 from headrace.spark.shipping import ship_by_value
 from headrace.spark.status import Event, State, Status
+from headrace.spark.steering import Steering
 from headrace.state.versions import Manifest, Versions
 from headrace.tokens import Token
 from headrace.units import Duration
@@ -51,8 +53,7 @@ class Run:
     """A handle on a running job: ``wait() stop() status() latency() decisions() rows(sink)``.
 
     ``gaps_s`` are the pauses between epochs so far; ``placements`` says for each start of a subtask
-    (epoch, stage, subtask, parent process, process), where a parent stands for an executor; ``control_cpu_s``
-    is what the controller has used.
+    (epoch, stage, subtask, parent process, process), where a parent stands for an executor.
     """
 
     def __init__(
@@ -65,42 +66,32 @@ class Run:
         self._versions = Versions(plan.checkpoint)
         self._generation = self._versions.open(identity(plan))
         self._coordinator = Coordinator(plan, self._versions, self._generation, on_sealed=self._on_sealed)
-        self._compactor = Compactor(self._versions)
-        self._lock, self._committing = threading.RLock(), threading.Lock()
+        self._committing = Committing(plan, self._versions, self._spark_checkpoint)
+        self._lock = threading.RLock()
         self._hearing = Hearing(plan.layout, plan.settings.report_s)
         self._failures: list[dict[str, Any]] = []
         self._workers = Workers(plan)
-        self._engines: dict[tuple[str, int], str] = {}
-        self._events: list[Event] = []
+        self._journal = Journal()
         self._counters: dict[str, int] = {}
-        self._sealed: list[Manifest] = []
         self._state: State = "starting"
         self._failure: HeadraceError | None = None
-        self._restarts = self._commits = 0
+        self._restarts = 0
         self._epoch_at_s: float | None = None
         self._asked_to_end: Token | None = None
         self._last_epoch: Token | None = None
         self._stop_at_s: float | None = None
-        self._finish = False
         self._done = threading.Event()
         self._seconds: float | None = None
         self.gaps_s: list[float] = []
         self.placements: deque[tuple[int, int, int, int, int]] = deque(maxlen=4096)
         self._last_seal_s: float | None = None
         self._began_s = float("inf")
-        self._ended_s = 0.0
+        self._steering = Steering(plan, self.order, self._journal, observe_only=observe_only, trace=trace)
         host = "127.0.0.1"
         if not session.sparkContext.master.startswith("local"):
             host = session.sparkContext.getConf().get("spark.driver.host", host)
         lease_s = plan.settings.lease_s
         self._server = ChannelServer(host, self._on_message, on_lost=self._on_lost, lease_s=lease_s)
-        self._controller: Controller | None = None
-        if plan.eager and plan.graph.constraints:
-            job = control_job(plan, observe_only=observe_only)
-            self._controller = Controller(plan, job, self.order, self._decided, open_trace(trace))
-        self._controlled_s = self.control_cpu_s = 0.0
-        self._epoch_length = EpochLength(plan.settings.epoch_s, "as set")
-        self._gaps_considered = 0
         self._thread = threading.Thread(target=self._supervise, name="headrace-supervisor", daemon=True)
 
     def start(self, seconds: float | None = None) -> Run:
@@ -108,10 +99,7 @@ class Run:
         ship_by_value(self.plan.graph)
         self._seconds = seconds
         self._recover()
-        if self._controller is not None:
-            self._controller.start()
-        if is_automatic(self.plan):
-            self._set_epoch(first_length(self.plan))
+        self._steering.start()
         self._thread.start()
         return self
 
@@ -135,7 +123,12 @@ class Run:
         with self._lock:
             summary, workers = self._hearing.summary(time.time()), len(self._hearing.newest)
         status = Status(
-            self._state, token.epoch if token else 0, self._commits, self._restarts, dict(self._counters), workers
+            self._state,
+            token.epoch if token else 0,
+            self._committing.commits,
+            self._restarts,
+            dict(self._counters),
+            workers,
         )
         return status.measured(summary)
 
@@ -146,11 +139,16 @@ class Run:
 
     def constraints(self) -> dict[str, Kept]:
         """Per constraint of the job: how it stands, and in which share of the cycles so far it was met."""
-        return dict(self._controller.kept) if self._controller is not None else {}
+        return self._steering.kept()
 
     def subtask_s(self) -> dict[str, float]:
         """Per step: seconds of active subtasks so far."""
-        return dict(self._controller.ledger.subtask_s) if self._controller is not None else {}
+        return self._steering.subtask_s()
+
+    @property
+    def control_cpu_s(self) -> float:
+        """CPU time that the controller has used."""
+        return self._steering.cpu_s
 
     def override(
         self, *, deadlines: Mapping[str, Duration] | None = None, parallelism: Mapping[str, int] | None = None,
@@ -160,11 +158,12 @@ class Run:
 
         Edges are named ``"from → to"`` (or ``"from>to"``); a keyed step's subtasks change with the next epoch.
         """
-        if self._controller is None:
-            raise ConfigError("only a job with latency constraints in realtime mode has settings to override")
-        pins = overrides_of(self.plan, deadlines or {}, parallelism or {}, chained or {})
         with self._lock:
-            self._controller.override(pins, self._ranks())
+            self._steering.override(self._ranks(), deadlines or {}, parallelism or {}, chained or {})
+
+    def reschedule(self, schedule: Schedule) -> None:
+        """Let subtasks choose by another policy which of their steps works next, from now on."""
+        self.order(replace(self._coordinator.orders, schedule=check_schedule(schedule)))
 
     def worker_pids(self) -> list[int]:
         """Processes that run subtasks now."""
@@ -174,7 +173,7 @@ class Run:
     @property
     def busy_s(self) -> float:
         """From when sources were let go to the last commit: the run without Spark's start-up."""
-        return max(self._ended_s - self._began_s, 0.0)
+        return max(self._committing.ended_s - self._began_s, 0.0)
 
     def latency(self) -> dict[str, LatencyFigures]:
         """Per step: latency of what it received lately, from when records were due or read."""
@@ -182,7 +181,7 @@ class Run:
 
     def decisions(self) -> list[Event]:
         """What was decided and what happened, oldest first."""
-        return list(self._events)
+        return list(self._journal.events)
 
     def rows(self, sink: str) -> list[dict[str, Any]]:
         """The committed rows of a ``hr.collect()`` sink."""
@@ -193,8 +192,12 @@ class Run:
         return rows
 
     def order(self, orders: Orders) -> None:
-        """Tell every subtask what to do from now on, and those of later epochs when they start."""
+        """Tell every subtask what to do from now on, and those of later epochs when they start.
+
+        A schedule that was ordered once stays in force until another is.
+        """
         with self._lock:
+            orders = replace(orders, schedule=orders.schedule or self._coordinator.orders.schedule)
             self._coordinator.orders = orders
             members = list(self._coordinator.members.values())
         for member in members:
@@ -208,24 +211,26 @@ class Run:
         backoff_s = self.plan.settings.restart_backoff_s
         try:
             while True:
-                commits = self._commits
+                commits = self._committing.commits
                 engine = self._start_engine()
                 failure = self._watch(engine)
                 self._quietly(engine.stop)
                 self._workers.kill_hung()
                 if failure is None:
-                    self._state = "finished" if self._finish else "stopped"
+                    self._state = "finished" if self._committing.finished else "stopped"
                     return
                 epoch = self._coordinator.token.epoch if self._coordinator.token else -1
                 attempts = self._coordinator.attempts.get(epoch, 0) if epoch >= 0 else self._restarts + 1
                 if failure.final or attempts >= self.plan.settings.max_attempts or self._stop_at_s is not None:
                     self._give_up(failure, epoch, attempts)
                     return
-                if self._commits > commits:
+                if self._committing.commits > commits:
                     backoff_s = self.plan.settings.restart_backoff_s
                 self._restarts += 1
                 self._state = "restarting"
-                self._note("restart", f"epoch {epoch} failed ({failure.summary}); trying again in {backoff_s:g} s")
+                self._journal.warn(
+                    "restart", f"epoch {epoch} failed ({failure.summary}); trying again in {backoff_s:g} s"
+                )
                 time.sleep(backoff_s)
                 backoff_s = min(2 * backoff_s, _LONGEST_BACKOFF_S)
         except Exception as error:
@@ -236,11 +241,9 @@ class Run:
             self._done.set()
 
     def _start_engine(self) -> Engine:
-        self._commit_ready()
+        self._committing.advance()
         with self._lock:
-            # An attempt that was sealed but whose commit did not land before its query ended is void: the
-            # epoch is run again, and only what is sealed then may be picked.
-            self._sealed.clear()
+            self._committing.forget()
             query = self._coordinator.new_query()
             self._failures.clear()
             self._workers.forget()
@@ -259,8 +262,8 @@ class Run:
         """Keep epochs going until the run is over (None) or fails."""
         while True:
             alive = engine.alive()
-            self._commit_ready()
-            if self._finish or self._may_stop(engine):
+            self._committing.advance()
+            if self._committing.finished or self._may_stop(engine):
                 return None
             if not alive or self._workers.hung:
                 if self.plan.settings.mode == "batch" and not alive and engine.failure() is None:
@@ -268,8 +271,7 @@ class Run:
                 time.sleep(0.1)  # workers' last words may still be on their way
                 with self._lock:
                     return understand(list(self._failures), engine.failure())
-            self._control()
-            self._reconsider_epoch()
+            self._steer()
             if self._epoch_is_over():
                 self._asked_to_end = self._coordinator.token
                 if self._stop_at_s is not None:
@@ -277,46 +279,31 @@ class Run:
                 engine.end_epoch()
             time.sleep(_LOOP_S)
 
-    def _control(self) -> None:
-        """One turn of the control loop per interval, while an epoch runs."""
-        now = time.monotonic()
-        if (
-            self._controller is None
-            or self._epoch_at_s is None
-            or now - self._controlled_s < self.plan.settings.report_s
-        ):
-            return
-        self._controlled_s, cpu_s = now, time.thread_time()
+    def _steer(self) -> None:
+        """Decide anew, while an epoch runs."""
         with self._lock:
-            self._controller.cycle(time.time(), self._hearing.unseen(), self._ranks())
-        self.control_cpu_s += time.thread_time() - cpu_s
+            now = time.monotonic()
+            if self._epoch_at_s is not None and self._steering.due(now):
+                self._steering.turn(now, self._hearing.unseen(), self._ranks())
+            self._steering.reconsider(tuple(self.gaps_s))
 
     def _ranks(self) -> Ranks:
         return Ranks.of(self.plan, self._coordinator.orders, self._coordinator.owners)
-
-    def _grows(self) -> bool:
-        """Whether a keyed stage waits for the next epoch to get more subtasks."""
-        wanted = self._coordinator.orders.active
-        return any(
-            wanted.get(stage, 0) > len(owners) and any(edge.keyed for edge in self.plan.layout.border(stage))
-            for stage, owners in enumerate(self._coordinator.owners)
-        )
 
     def _epoch_is_over(self) -> bool:
         token, began = self._coordinator.token, self._epoch_at_s
         if token is None or began is None or token == self._asked_to_end or self._last_epoch is not None:
             return False
-        with self._lock:
-            if any(manifest.finished for manifest in self._sealed):
-                return False  # only the commit is still to come
+        if self._committing.ending:
+            return False
         now = time.monotonic()
         if self._seconds is not None and self._stop_at_s is None and now - self._began_s >= self._seconds:
             self._stop_at_s = now
         return (
             self._stop_at_s is not None
-            or now - began >= self._epoch_length.epoch_s
+            or now - began >= self._steering.epoch_s
             or self._sources_exhausted(token)
-            or (now - began >= _LEAST_EPOCH_S and self._grows())
+            or (now - began >= _LEAST_EPOCH_S and self._coordinator.grows())
         )
 
     def _sources_exhausted(self, token: Token) -> bool:
@@ -329,37 +316,15 @@ class Run:
             return False
         asked = self._last_epoch
         if self.plan.settings.mode != "realtime":
-            return not self._sealed or not engine.alive()
+            return not self._committing.waiting or not engine.alive()
         if asked is not None and (picked := self._versions.picked(asked.epoch)) is not None and picked == asked:
             return True
         waited = time.monotonic() - self._stop_at_s
         never_began = self._coordinator.token is None or self._epoch_at_s is None
-        return (never_began and waited > 20) or waited > self._epoch_length.epoch_s + 60
-
-    def _commit_ready(self) -> None:
-        """Pick and publish sealed epochs whose Spark commit has landed."""
-        with self._committing:
-            self._commit_sealed()
-
-    def _commit_sealed(self) -> None:
-        while self._sealed:
-            manifest = self._sealed[0]
-            epoch = manifest.token.epoch
-            if self.plan.settings.mode != "batch" and not committed(self._spark_checkpoint, epoch):
-                return
-            picked = self._versions.pick(epoch, manifest.token)
-            with self._lock:
-                self._sealed.pop(0)
-            if picked is None:
-                continue
-            publish(self.plan, manifest if picked == manifest.token else self._versions.manifest(picked))
-            self._commits += 1
-            self._ended_s = time.monotonic()
-            self._finish = self._finish or manifest.finished
-            self._compactor.tidy(running_epoch=epoch + 1)
+        return (never_began and waited > 20) or waited > self._steering.epoch_s + 60
 
     def _begin_epoch(self, epoch: int) -> None:
-        self._commit_ready()
+        self._committing.advance()
         with self._lock:
             self._coordinator.start(epoch)
             self._epoch_at_s = time.monotonic()
@@ -378,10 +343,7 @@ class Run:
 
     def _on_sealed(self, manifest: Manifest, descriptions: list[Description]) -> None:
         self._last_seal_s = time.monotonic()
-        base = self._compactor.replace(manifest)
-        if base is not manifest:
-            self._coordinator.sealed = base
-        self._sealed.append(base)
+        self._coordinator.sealed = self._committing.take(manifest)
         for description in descriptions:
             for name, count in description.counters.items():
                 self._counters[name] = self._counters.get(name, 0) + count
@@ -411,7 +373,7 @@ class Run:
                 case "report":
                     heard = Heard.of(body)
                     self._hearing.take(heard)
-                    self._note_engines(heard)
+                    self._journal.note_engines(heard)
                 case "failed" if body["query"] == self._coordinator.query:
                     self._failures.append(body)
                 case "rows":
@@ -419,16 +381,6 @@ class Run:
                     if isinstance(node, SinkNode) and isinstance(node.sink, ConsoleSink):
                         node.sink.show(body["step"], body["rows"])
             return []
-
-    def _note_engines(self, heard: Heard) -> None:
-        """Journal which hash engine each subtask of a bounded reduce uses, whenever that changes."""
-        for step, (engine, reason) in heard.engines.items():
-            place = (step, heard.index)
-            if self._engines.get(place) != engine:
-                self._engines[place] = engine
-                detail = f"step {step!r}, subtask {heard.index}: {engine} ({reason})"
-                self._events.append(Event(time.time(), "engine", detail))
-                _log.info("engine: %s", detail)
 
     def _on_lost(self, sender: bytes) -> None:
         """A worker gives no sign of life: the attempt is over, unless its part in it is."""
@@ -458,20 +410,6 @@ class Run:
         self._began_s = min(self._began_s, now)
         self._epoch_at_s = now
 
-    def _reconsider_epoch(self) -> None:
-        """After each gap, where the epochs' length is ours to choose."""
-        gaps_s = tuple(self.gaps_s)
-        if len(gaps_s) > self._gaps_considered and is_automatic(self.plan):
-            self._gaps_considered = len(gaps_s)
-            length = next_length(self.plan, self._epoch_length, gaps_s)
-            if length is not None:
-                self._set_epoch(length)
-
-    def _set_epoch(self, length: EpochLength) -> None:
-        """How long epochs last from now on, the running one included."""
-        self._epoch_length = length
-        self._decided("epoch", length.sentence)
-
     def _give_up(self, failure: Failure, epoch: int, attempts: int) -> None:
         self._failure = failure.error
         if not failure.final and attempts >= self.plan.settings.max_attempts:
@@ -479,15 +417,7 @@ class Run:
             self._failure = RunFailedError(f"{what} {attempts} times, so the job was stopped: {failure.error}")
             self._failure.__cause__ = failure.error
         self._state = "failed"
-        self._note("failed", failure.summary)
-
-    def _decided(self, what: str, sentence: str) -> None:
-        self._events.append(Event(time.time(), what, sentence))
-        _log.info("%s", sentence)
-
-    def _note(self, what: str, detail: str) -> None:
-        self._events.append(Event(time.time(), what, detail))
-        _log.warning("%s: %s", what, detail)
+        self._journal.warn("failed", failure.summary)
 
     def _quietly(self, action: Any) -> None:
         """Stopping a query that failed may fail too; what matters has been noted."""
@@ -497,10 +427,9 @@ class Run:
             _log.debug("while stopping: %s", error)
 
     def _clean_up(self) -> None:
-        self._quietly(self._commit_ready)
-        self._compactor.close()
-        if self._controller is not None:
-            self._controller.close()
+        self._quietly(self._committing.advance)
+        self._committing.close()
+        self._steering.close()
         self._server.close()
         self._versions.close()
         if self._own_session:
