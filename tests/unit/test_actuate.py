@@ -165,7 +165,7 @@ def test_a_bottleneck_gets_more_subtasks_and_the_trace_replays(tmp_path: Path) -
         controller.cycle(float(second), busy(plan, float(second), ranks.parallelism()), ranks)
     assert given[-1].active[1] == 4, "as many as there may be"
     assert any("scale work" in text for text in said)
-    assert controller.ledger.subtask_s["work"] > 11 * 2
+    assert controller.ledger.seconds["work"] > 11 * 2
     kept = controller.kept["s → count: mean ≤ 50 ms over 5 s"]
     assert kept.cycles >= 10 and kept.met_share == 1.0
     again = [
@@ -195,4 +195,4 @@ def test_the_ledger_counts_subtasks_over_time() -> None:
     ledger = Ledger()
     for at_s, n in ((0.0, 2), (1.0, 4), (3.0, 1)):
         ledger.add(at_s, {"work": n})
-    assert ledger.subtask_s == {"work": 2 * 1 + 4 * 2}
+    assert ledger.seconds == {"work": 2 * 1 + 4 * 2}

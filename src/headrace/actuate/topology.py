@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from math import ceil
 
+from headrace.config import Settings
 from headrace.control.constraints import Constraint, paths_between
+from headrace.control.executors import PATIENCE_S
 from headrace.control.settings import Job, Overrides, Policy
 from headrace.control.topology import Edge, Step, Topology
 from headrace.errors import ConfigError
@@ -32,7 +35,7 @@ def topology_of(plan: JobPlan) -> Topology:
     for name, at in layout.stage_of.items():
         node, stage = plan.graph.by_name.get(name), layout.stages[at]
         options = node.options if node is not None else StepOptions()
-        step = Step(name, stage.active, stage.least, stage.subtasks, options.latency, chain=options.chain)
+        step = Step(name, stage.active, stage.least, stage.most, options.latency, chain=options.chain)
         steps.append(replace(step, source=isinstance(node, SourceNode), sink=isinstance(node, SinkNode)))
     edges = tuple(
         Edge(e.id, e.source, e.target, e.border is None, e.target not in layout.movable, common=True)
@@ -53,9 +56,18 @@ def control_job(plan: JobPlan, *, observe_only: bool = False, overrides: Overrid
         first_deadline_ms=settings.cut_s * 1000,
         fit_limits=_FIT_LIMITS,
         batching_share=_BATCHING_SHARE,
+        patience_cycles=_patience_cycles(settings),
     )
     constraints = tuple(constraint_of(bound, topology) for bound in plan.graph.constraints)
     return Job(topology, constraints, policy, overrides or Overrides(), plan.layout.chained)
+
+
+def _patience_cycles(settings: Settings) -> int:
+    """Executors that have to come first take their time, and then wait for the border of an epoch."""
+    usual = Policy().patience_cycles
+    if settings.executors is None:
+        return usual
+    return max(usual, ceil(2 * (PATIENCE_S + settings.epoch_s) / settings.report_s))
 
 
 def constraint_of(bound: Bound, topology: Topology) -> Constraint:
