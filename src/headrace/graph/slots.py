@@ -31,8 +31,9 @@ def least_slots(layout: Layout) -> int:
 
 
 def roomy(layout: Layout, wanted: Subtasks) -> dict[int, int]:
-    """What is wanted and one more of each, as far as that may be."""
-    return {leg.index: min(wanted[leg.index] + 1, leg.most) for leg in elastic_legs(layout)}
+    """What is wanted and one more of each, as far as that may be; what is at its least might want even fewer."""
+    more = {leg.index: wanted[leg.index] + (wanted[leg.index] > leg.least) for leg in elastic_legs(layout)}
+    return {leg.index: min(more[leg.index], leg.most) for leg in elastic_legs(layout)}
 
 
 def fitted(layout: Layout, wanted: Subtasks, slots: int) -> Layout:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import ceil
-
-from pyspark.sql import SparkSession
+from threading import Thread
 
 from headrace.actuate.ledger import Ledger
 from headrace.control.executors import PATIENCE_S, Calm, Demand, ExecutorPolicy, Sight, decide_executors
@@ -32,23 +32,31 @@ _POLL_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What is under way: executors to have at the next border, once they are ``ready``."""
+    """What is under way: executors to have at the next border, once they are ``ready``.
+
+    ``warming`` runs while those that came get ready to work.
+    """
 
     decision: Decision
     before: int
     total: int
     until_s: float
     ready: bool = False
+    warming: Thread | None = None
 
 
 class Executors:
-    """The executors of a run. Without a policy they are only counted; without a fleet there are none."""
+    """The executors of a run. Without a policy they are only counted; without a fleet there are none.
+
+    ``warm`` gets so many free task slots ready to work, in a thread of its own.
+    """
 
     def __init__(
-        self, fleet: Fleet | None, policy: ExecutorPolicy | None, journal: Journal, *, observe_only: bool = False
-    ) -> None:
+        self, journal: Journal, fleet: Fleet | None = None, policy: ExecutorPolicy | None = None,
+        warm: Callable[[int], Thread] | None = None, *, observe_only: bool = False,
+    ) -> None:  # fmt: skip
         self._fleet, self._policy, self._journal = fleet, policy, journal
-        self._observe_only = observe_only
+        self._warm, self._observe_only = warm, observe_only
         self._released: set[str] = set()
         self._calm = Calm()
         self._change: Change | None = None
@@ -146,17 +154,26 @@ class Executors:
             self._give_up("the cluster manager refused")
 
     def _wait_on(self, at_s: float, change: Change) -> None:
+        """First until they have registered, then until they have warmed up."""
         assert self._fleet is not None
         there = len(self._ids())
-        if there >= change.total:
+        if change.warming is not None:
+            self._change = replace(change, ready=not change.warming.is_alive())
+        elif there >= change.total:
             waited_s = at_s - change.decision.at_s
             self._journal.say("provision", f"all {change.total} executors are there after {waited_s:.1f} s")
-            self._change = replace(change, ready=True)
+            self._warm_up(change)
         elif at_s >= change.until_s:
             self._fleet.request(there)
             self._give_up(f"{change.total - there} did not register within {PATIENCE_S:g} s: the cluster may be full")
             if there > change.before:
-                self._change = replace(change, total=there, ready=True)
+                self._warm_up(replace(change, total=there))
+
+    def _warm_up(self, change: Change) -> None:
+        assert self._policy is not None
+        slots = (change.total - change.before) * self._policy.cores
+        warming = self._warm(slots) if self._warm is not None else None
+        self._change = replace(change, warming=warming, ready=warming is None)
 
     def _give_up(self, why: str) -> None:
         assert self._policy is not None
@@ -197,47 +214,3 @@ class Executors:
             if there >= total and time.monotonic() - since_s >= quiet_s:
                 return
             time.sleep(_POLL_S)
-
-
-def open_executors(session: SparkSession, plan: JobPlan, journal: Journal, *, observe_only: bool) -> Executors:
-    """The executors of a session, managed if the settings say so and nothing speaks against it."""
-    limits, settings, master = plan.settings.executors, plan.settings, session.sparkContext.master
-    if master == "local" or master.startswith("local["):
-        if limits is not None:
-            journal.say("hold", f"executors: {master} is one process and has none to manage")
-        return Executors(None, None, journal)
-    fleet = Fleet(session)
-    why_not = _against(session, plan) if limits is not None else None
-    if why_not is not None:
-        journal.say("hold", f"executors stay as they are: {why_not}")
-    if limits is None or why_not is not None:
-        return Executors(fleet, None, journal)
-    cores = _cores(fleet) // int(session.sparkContext.getConf().get("spark.task.cpus", "1"))
-    floor = ceil(least_slots(plan.layout) / cores)
-    if floor > limits[1]:
-        raise EnvironmentMissingError(
-            f"the job needs {floor} executors of {cores} task slots at least, but executors={limits} allows {limits[1]}"
-        )
-    policy = ExecutorPolicy(*limits, cores, calm_cycles=ceil(settings.release_s / settings.report_s))
-    return Executors(fleet, policy, journal, observe_only=observe_only)
-
-
-def _against(session: SparkSession, plan: JobPlan) -> str | None:
-    """Why executors are not ours to manage."""
-    if session.sparkContext.getConf().get("spark.dynamicAllocation.enabled", "false") == "true":
-        return "Spark's dynamic allocation is on, and would undo it; turn it off"
-    if not plan.eager or not plan.graph.constraints:
-        return "only latency constraints in realtime mode say how many are needed"
-    if not elastic_legs(plan.layout):
-        return "no step is elastic; give one parallelism=(least, start, most)"
-    return None
-
-
-def _cores(fleet: Fleet) -> int:
-    end_s = time.monotonic() + PATIENCE_S
-    while time.monotonic() < end_s:
-        cores = fleet.cores()
-        if cores is not None:
-            return cores
-        time.sleep(_POLL_S)
-    raise EnvironmentMissingError(f"no executor registered within {PATIENCE_S:g} s; is the cluster up and not full?")

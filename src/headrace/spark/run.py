@@ -30,8 +30,8 @@ from headrace.spark.commits import last_committed
 from headrace.spark.committing import Committing
 from headrace.spark.engines import BatchEngine, Engine, MicrobatchEngine, RealtimeEngine
 from headrace.spark.epochs import Coordinator
-from headrace.spark.executors import open_executors
 from headrace.spark.failures import Failure, translated, understand
+from headrace.spark.fleet import open_executors
 from headrace.spark.hearing import Heard, Hearing
 from headrace.spark.journal import Journal
 from headrace.spark.leases import Workers
