@@ -81,7 +81,7 @@ class Executors:
 
     def begin(self, plan: JobPlan) -> JobPlan:
         """Before the first query: have as many as the job starts with, and lay it out for those."""
-        if self._fleet is None or self._policy is None:
+        if self._fleet is None or self._policy is None or self._observe_only:
             return plan
         start = {leg.index: leg.active for leg in elastic_legs(plan.layout)}
         total = self._policy.executors(slots_of(plan.layout, start), least_slots(plan.layout))
@@ -106,7 +106,7 @@ class Executors:
 
         Executors that were lost leave the job with fewer slots than it had: it goes on with those.
         """
-        if self._fleet is None or self._policy is None:
+        if self._fleet is None or self._policy is None or self._observe_only:
             return plan
         change, self._change = self._change if self.ready else None, None
         if change is None and plan.layout.slots <= len(self._ids()) * self._policy.cores:

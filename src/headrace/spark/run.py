@@ -152,7 +152,7 @@ class Run:
         return self._steering.subtask_s()
 
     def executor_s(self) -> float | None:
-        """Seconds of executors so far; None in local mode, which has none."""
+        """Seconds of executors since sources were let go; None in local mode, which has none."""
         return self._executors.executor_s()
 
     @property
@@ -292,7 +292,8 @@ class Run:
         while True:
             alive = engine.alive()
             self._committing.advance()
-            self._executors.count(time.monotonic(), self.plan.settings.report_s)
+            if self._began_s < float("inf"):
+                self._executors.count(time.monotonic(), self.plan.settings.report_s)
             if self._committing.finished or self._may_stop(engine) or self._resizing():
                 return None
             if not alive or self._workers.hung:
