@@ -135,7 +135,7 @@ def _proposal(view: View, station: Station, parallelism: int, reason: str, group
         station.name,
         f"{station.parallelism} → {parallelism} subtasks",
         reason,
-        {"utilisation": station.peak_utilisation, "predicted_wait_ms": station.wait_ms(parallelism)},
+        {"utilisation": station.peak_utilisation, "predicted_wait_ms": station.queue_ms(parallelism)},
         expects,
     )
     return Proposal(decision, Change(parallelism=dict.fromkeys(sorted(group), parallelism)))

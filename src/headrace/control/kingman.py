@@ -50,10 +50,13 @@ class Station:
     batch_ms: float = 0.0
 
     def wait_ms(self, parallelism: int) -> float:
-        """The predicted wait with another parallelism: ``a / (p - b)``, infinite for ``p ≤ b``."""
+        """What an item waits with another parallelism, and for the rest of its buffer more or less than now."""
+        return self.queue_ms(parallelism) + self.batch_ms * (self.parallelism / parallelism - 1)
+
+    def queue_ms(self, parallelism: int) -> float:
+        """The predicted wait in the queue: ``a / (p - b)``, infinite for ``p ≤ b``."""
         gap_ms = self.gap_ms * parallelism / self.parallelism
-        queue_ms = self.fit * kingman(self.service_ms, gap_ms, self.gap_variation**2, self.service_variation**2)
-        return queue_ms + self.batch_ms * (self.parallelism / parallelism - 1)
+        return self.fit * kingman(self.service_ms, gap_ms, self.gap_variation**2, self.service_variation**2)
 
     def utilisation(self, parallelism: int) -> float:
         return self.load / parallelism
