@@ -199,6 +199,14 @@ def test_observing_only_says_what_it_would_do(plan: JobPlan) -> None:
     assert not fleet.requested and not fleet.killed and not run.ready
 
 
+def test_a_session_that_goes_on_gets_its_executors_back(plan: JobPlan) -> None:
+    fleet = Numbers(3)
+    run, _ = managed(fleet)
+    run.begin(plan)
+    run.give_back()
+    assert fleet.requested[-1] == 3
+
+
 def test_executor_seconds_count_what_is_there_and_not_released(plan: JobPlan) -> None:
     fleet = Numbers(3)
     run, _ = managed(fleet)

@@ -23,6 +23,9 @@ with 0.8 the mean of a busy path comes to lie at the bound itself, and every sec
 _FIT_LIMITS = 0.8, 2.0
 """The prototype clamps to 1.2 above; a backlog that drains makes waits look longer than any load would."""
 
+_SETTLE_CYCLES = 2
+"""The thesis adjusts every 5 s; of one second a share of a tenth is buffers of the parallelism before."""
+
 
 def topology_of(plan: JobPlan) -> Topology:
     """Steps, those that edges pass through among them, with the subtasks of their stages; all edges.
@@ -57,6 +60,7 @@ def control_job(plan: JobPlan, *, observe_only: bool = False, overrides: Overrid
         fit_limits=_FIT_LIMITS,
         batching_share=_BATCHING_SHARE,
         patience_cycles=_patience_cycles(settings),
+        settle_cycles=_SETTLE_CYCLES,
     )
     constraints = tuple(constraint_of(bound, topology) for bound in plan.graph.constraints)
     return Job(topology, constraints, policy, overrides or Overrides(), plan.layout.chained)

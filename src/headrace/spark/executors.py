@@ -58,6 +58,7 @@ class Executors:
         self._fleet, self._policy, self._journal = fleet, policy, journal
         self._warm, self._observe_only = warm, observe_only
         self._released: set[str] = set()
+        self._first: int | None = None
         self._calm = Calm()
         self._change: Change | None = None
         self._restarted: Change | None = None
@@ -70,8 +71,8 @@ class Executors:
         return self._change is not None and self._change.ready
 
     def executor_s(self) -> float | None:
-        """Seconds of executors so far; None where there are none."""
-        return self._ledger.seconds.get("executors", 0.0) if self._fleet is not None else None
+        """Seconds of executors so far; None where there are none, or none was counted."""
+        return self._ledger.seconds.get("executors")
 
     def count(self, now_s: float, every_s: float = 0.0) -> None:
         """Add to the ledger what is there."""
@@ -83,6 +84,7 @@ class Executors:
         """Before the first query: have as many as the job starts with, and lay it out for those."""
         if self._fleet is None or self._policy is None or self._observe_only:
             return plan
+        self._first = len(self._ids())
         start = {leg.index: leg.active for leg in elastic_legs(plan.layout)}
         total = self._policy.executors(slots_of(plan.layout, start), least_slots(plan.layout))
         self._fleet.request(total)
@@ -123,6 +125,11 @@ class Executors:
         outcome = compare(change.decision, len(self._ids()), at_s)
         self._journal.say("outcome", f"{outcome.sentence()}; the restart took {gap_s:.1f} s")
         self._calm = Calm(rest=self._policy.rest_cycles if change.total > change.before else 0)
+
+    def give_back(self) -> None:
+        """Ask for as many as there were before; for a session that others go on using."""
+        if self._fleet is not None and self._first is not None:
+            self._fleet.request(self._first)
 
     def _ids(self) -> tuple[str, ...]:
         assert self._fleet is not None

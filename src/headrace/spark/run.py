@@ -468,8 +468,7 @@ class Run:
         self._steering.close()
         self._server.close()
         self._versions.close()
-        if self._own_session:
-            self._quietly(self._session.stop)
+        self._quietly(self._session.stop if self._own_session else self._executors.give_back)
 
     def forget(self) -> None:
         """Remove a temporary checkpoint."""
