@@ -7,6 +7,7 @@ from pathlib import Path
 from threading import Event, Thread
 
 import pytest
+from pyspark import SparkConf
 
 import headrace as hr
 from headrace.config import Settings
@@ -16,6 +17,7 @@ from headrace.graph.slots import elastic_legs
 from headrace.runtime.plan import JobPlan
 from headrace.spark import executors
 from headrace.spark.executors import Executors
+from headrace.spark.fleet import refusal
 from headrace.spark.journal import Journal
 from headrace.spark.planning import plan_job
 from headrace.testing import scripted
@@ -197,6 +199,31 @@ def test_observing_only_says_what_it_would_do(plan: JobPlan) -> None:
         run.turn(cycle, plan.layout, {1: 1})
     assert "3 → 1" in said(journal) and "withheld: observing only" in said(journal)
     assert not fleet.requested and not fleet.killed and not run.ready
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"spark.dynamicAllocation.enabled": "true"}, "dynamic allocation is on, and would undo it"),
+        ({}, None),
+    ],
+)
+def test_dynamic_allocation_is_left_alone(plan: JobPlan, changed: dict[str, str], why: str | None) -> None:
+    refused = refusal(SparkConf(loadDefaults=False).setAll(list(changed.items())), plan)
+    assert refused is None if why is None else why in str(refused)
+
+
+def test_a_job_that_cannot_use_other_executors_is_told(tmp_path: Path) -> None:
+    job = hr.Job("job")
+    s = job.source("s", scripted([{"k": 1}]))
+    work = s.map(dict, name="work")
+    work.sink("out", hr.collect())
+    conf = SparkConf(loadDefaults=False)
+    rigid = plan_job(job, tmp_path / "a", Settings.of(executors=(1, 3)), collect=True)
+    assert "only latency constraints in realtime mode" in str(refusal(conf, rigid))
+    job.constrain(s >> work, mean="50 ms", over="5 s")
+    rigid = plan_job(job, tmp_path / "b", Settings.of(executors=(1, 3)), collect=True)
+    assert "no step is elastic" in str(refusal(conf, rigid))
 
 
 def test_a_session_that_goes_on_gets_its_executors_back(plan: JobPlan) -> None:

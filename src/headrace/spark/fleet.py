@@ -10,6 +10,7 @@ from math import ceil
 from threading import Thread
 
 import pyarrow as pa
+from pyspark import SparkConf
 from pyspark.sql import SparkSession
 
 from headrace.control.executors import PATIENCE_S, ExecutorPolicy
@@ -32,7 +33,7 @@ def open_executors(session: SparkSession, plan: JobPlan, journal: Journal, *, ob
             journal.say("hold", f"executors: {master} is one process and has none to manage")
         return Executors(journal)
     fleet = Fleet(session)
-    why_not = _against(session, plan) if limits is not None else None
+    why_not = refusal(session.sparkContext.getConf(), plan) if limits is not None else None
     if why_not is not None:
         journal.say("hold", f"executors stay as they are: {why_not}")
     if limits is None or why_not is not None:
@@ -47,9 +48,9 @@ def open_executors(session: SparkSession, plan: JobPlan, journal: Journal, *, ob
     return Executors(journal, fleet, policy, partial(warm, session), observe_only=observe_only)
 
 
-def _against(session: SparkSession, plan: JobPlan) -> str | None:
-    """Why executors are not ours to manage."""
-    if session.sparkContext.getConf().get("spark.dynamicAllocation.enabled", "false") == "true":
+def refusal(conf: SparkConf, plan: JobPlan) -> str | None:
+    """Why executors are not ours to manage; None if they are."""
+    if conf.get("spark.dynamicAllocation.enabled", "false") == "true":
         return "Spark's dynamic allocation is on, and would undo it; turn it off"
     if not plan.eager or not plan.graph.constraints:
         return "only latency constraints in realtime mode say how many are needed"
