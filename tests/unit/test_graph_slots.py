@@ -89,3 +89,22 @@ def test_a_job_goes_on_with_other_subtasks(seed: int, tmp_path: Path) -> None:
     wanted_rows = Counter((r["k"], r["t"] // 100) for part in RECORDS for r in part)
     assert {(r["k"], int(r["window_start"].timestamp() * 10)): r["n"] for r in rows} == wanted_rows
     assert len(rows) == len(wanted_rows) and sum(r["v"] for r in rows) == sum(range(120))
+
+
+def test_orders_of_an_attempt_before_are_not_obeyed(tmp_path: Path) -> None:
+    """They may lie unread in a worker's channel, and name subtasks that are no longer there."""
+    source = in_acts(RECORDS, SCHEMA, 2, 1)
+    run = LocalRun(job(source), tmp_path, report="5 ms")
+    try:
+        run.epoch(seconds=0.05)
+        before = str(run.coordinator.token)
+        source.curtain.acts = 2
+        run.epoch(seconds=0.05)
+        (subtask,) = run._caches[0, 0].subtasks.values()
+        message = {"kind": "orders", **Orders(version=7, active={1: 4}).to_wire()}
+        subtask._obey({**message, "token": before})
+        assert subtask._outlet.orders.version == 0
+        subtask._obey({**message, "token": str(run.coordinator.token)})
+        assert subtask._outlet.orders.version == 7
+    finally:
+        run.close()

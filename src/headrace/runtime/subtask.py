@@ -272,9 +272,14 @@ class Subtask:
             self._reporter.send(now, exhausted=self.has_sources and self.exhausted)
 
     def _obey(self, message: dict[str, Any]) -> None:
-        """Settings from the driver."""
+        """Settings from the driver.
+
+        What was ordered in an attempt before may still lie in the channel; it was for another layout, perhaps.
+        """
         kind = message.get("kind")
         if kind == "orders":
+            if self._ticket is None or message["token"] != str(self._ticket.token):
+                return
             orders = Orders.from_wire(message)
             self._outlet.obey(orders)
             self._scheduler.obey(orders)

@@ -209,9 +209,9 @@ class Run:
         with self._lock:
             orders = replace(orders, schedule=orders.schedule or self._coordinator.orders.schedule)
             self._coordinator.orders = orders
-            members = list(self._coordinator.members.values())
+            members, token = list(self._coordinator.members.values()), str(self._coordinator.token)
         for member in members:
-            self._server.send(member.sender, "orders", orders.to_wire())
+            self._server.send(member.sender, "orders", {**orders.to_wire(), "token": token})
 
     def _recover(self) -> None:
         """Finish what a driver before us had committed, and clear away what it had not."""
