@@ -22,7 +22,8 @@ from headrace.state.policies import INC, Policy
 from headrace.state.sortmerge import SortMerge
 from headrace.state.table import GroupTable, Partials
 
-EVERY_ENGINE = (*ENGINES, "mr", "sort-merge")
+SORT_MERGE, SORT_RECORDS = "sort-merge", "sort-merge-records"
+EVERY_ENGINE = (*ENGINES, "mr", SORT_MERGE, SORT_RECORDS)
 _SLICES, _MERGE_FACTOR = 64, 10
 
 
@@ -42,8 +43,8 @@ class Grouped:
 
 def grouped(engine: str, batches: list[pa.RecordBatch], memory_bytes: int, directory: Path) -> Grouped:
     """Group batches of one schema within a memory bound."""
-    if engine == "sort-merge":
-        return _sorted(batches, memory_bytes, directory)
+    if engine in (SORT_MERGE, SORT_RECORDS):
+        return _sorted(batches, memory_bytes, directory, combine=engine == SORT_MERGE)
     states = states_of(engine, batches[0].schema, memory_bytes, directory)
     peak_bytes, groups = 0, []
     for batch in batches:
@@ -59,9 +60,9 @@ def grouped(engine: str, batches: list[pa.RecordBatch], memory_bytes: int, direc
     return Grouped(groups, disk_tuples, states.spill_bytes, peak_bytes)
 
 
-def _sorted(batches: list[pa.RecordBatch], memory_bytes: int, directory: Path) -> Grouped:
+def _sorted(batches: list[pa.RecordBatch], memory_bytes: int, directory: Path, *, combine: bool) -> Grouped:
     """The memory that sort-merge holds is not observed: its budget stands for it."""
-    sorter = SortMerge(directory, memory_bytes=memory_bytes, merge_factor=_MERGE_FACTOR)
+    sorter = SortMerge(directory, memory_bytes=memory_bytes, merge_factor=_MERGE_FACTOR, combine=combine)
     for batch in batches:
         sorter.add(batch.column(0), batch.column(1).to_numpy())
     groups = [(part["key"], part["count"].to_numpy(), part["sum"].to_numpy()) for part in sorter.groups()]
