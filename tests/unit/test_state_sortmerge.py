@@ -114,7 +114,7 @@ def test_written_bytes_follow_the_merge_tree(combine: bool, keys: int, row_bytes
     assert engine.io.written_bytes == engine.io.read_bytes == pytest.approx(tree.written_bytes, rel=0.05)
     assert engine.io.written_bytes >= tree.written_bytes * 0.99
     reads = tree.written_bytes * (factor + factor**0.5) / engine.buffer_bytes
-    assert engine.io.reads == pytest.approx(reads, rel=0.3)
+    assert engine.io.reads == pytest.approx(reads, rel=0.3 if combine else 0.4)  # the last merge reads less at once
 
 
 # scalla fact 20, for the baseline: working copies included, memory stays within the budget

@@ -6,6 +6,7 @@ order in which its records came. A bucket whose states do not fit is spread over
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -62,10 +63,13 @@ class MrHash:
     def absorb(self, batch: pa.RecordBatch, key_columns: list[pa.Array], panes: Rows | int, times: Rows) -> Rows:
         of_row = np.full(batch.num_rows, panes) if isinstance(panes, int) else panes
         rows = pa.RecordBatch.from_arrays([pa.array(of_row), pa.array(times), *batch.columns], schema=self._stored)
-        turn = max(1, self._buffer_bytes // 2 * rows.num_rows // max(rows.nbytes, 1))
-        for start in range(0, rows.num_rows, turn):
-            # A copy, as a slice would keep the whole batch in memory.
-            self.disk.add(rows.take(pa.array(np.arange(start, min(start + turn, rows.num_rows)))))
+        row_bytes, start = max(rows.nbytes / max(rows.num_rows, 1), 1), 0
+        while start < rows.num_rows:
+            turn = max(1, math.ceil((self._buffer_bytes - self.disk.nbytes) / row_bytes))
+            part = rows.slice(start, turn)
+            # What does not fill the buffer stays in it: as a copy, as a slice would keep the whole batch in memory.
+            self.disk.add(part if part.num_rows == turn else part.take(pa.array(np.arange(part.num_rows))))
+            start += turn
         return np.full(batch.num_rows, -1)
 
     def absorb_partial(self, partial: pa.RecordBatch) -> Rows:

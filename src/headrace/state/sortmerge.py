@@ -24,6 +24,8 @@ from headrace.state.runfiles import IoCount, Run, RunWriter, read_run
 _PutTogether = Callable[[list[pa.RecordBatch]], pa.RecordBatch]
 _WORKING_COPIES = 5
 """Memory per byte of buffer: the buffer, its sort order, and the sorted columns beside the unsorted ones."""
+_RECORDS_SHARE = 0.6
+"""Of the buffer, what the last merge reads of records: their groups may be larger than they are."""
 _BLOCKS_PER_READ = 4
 """Blocks are this much smaller than a merge's read buffer, so that a wider last merge can read less at once."""
 
@@ -73,8 +75,11 @@ class SortMerge:
         if self._waiting:
             self._spill()
         try:
-            groups = self._merged(self._runs, self.buffer_bytes // len(self._runs), _combined)
-            yield from groups if self._run is _combined else _joined(groups)
+            if self._run is _combined:
+                yield from self._merged(self._runs, self.buffer_bytes // len(self._runs), _combined)
+            else:
+                read_bytes = int(self.buffer_bytes * _RECORDS_SHARE) // len(self._runs)
+                yield from _joined(self._merged(self._runs, read_bytes, _combined))
         finally:
             self.close()
 
