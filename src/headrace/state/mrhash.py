@@ -45,6 +45,7 @@ class MrHash:
         self._slots = None if self.table.states_vary else rows_for(self.table, bound.memory_bytes)[0]
         stored = pa.schema([pa.field(PANE, pa.int64()), pa.field(TIME, pa.int64()), *schema])
         self._buffer_bytes = int(bound.memory_bytes * _BUFFER_SHARE)
+        self._bucket_count = bound.buckets_behind(self._buffer_bytes)
         self.disk = DiskRows(stored, self._buckets_of, self._slices_of, bound.directory, self._buffer_bytes)
         self._below_bytes = 0
 
@@ -82,7 +83,7 @@ class MrHash:
         self, panes: Sequence[int], rest: pa.RecordBatch | None = None, *, without: Rows | None = None
     ) -> Settled:
         assert rest is None and without is None, "nothing was aggregated yet"
-        for bucket in range(self._bound.bucket_count):
+        for bucket in range(self._bucket_count):
             for pane in panes:
                 yield from self._settle(pane, bucket)
 
@@ -98,7 +99,7 @@ class MrHash:
 
     def _buckets_of(self, rows: pa.RecordBatch) -> Buckets:
         keys = [rows.column(key) for key in self._keys]
-        return bucket_of(self.table.index.key_hashes(keys), self._bound.level, self._bound.bucket_count)
+        return bucket_of(self.table.index.key_hashes(keys), self._bound.level, self._bucket_count)
 
     def _slices_of(self, rows: pa.RecordBatch) -> Slices:
         return slices_of([rows.column(key) for key in self._keys], self._bound.slices)
@@ -125,7 +126,8 @@ class MrHash:
         return table
 
     def _spread(self, pane: int, bucket: int) -> Settled:
-        below = MrHash(self._parts, replace(self._bound, level=self._bound.level + 1), self._schema, self._keys)
+        bound = replace(self._bound, level=self._bound.level + 1, bucket_bytes=self.disk.size_of(pane, bucket))
+        below = MrHash(self._parts, bound, self._schema, self._keys)
         try:
             for batch, times in self._records(pane, bucket):
                 below.absorb(batch, [batch.column(key) for key in self._keys], 0, times)
