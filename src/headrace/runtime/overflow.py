@@ -194,6 +194,7 @@ class Bucket(Overflow):
         super().__init__(parts, bound, eager=False)
         self._above, self.renewing = above, above.renewing
         self._known = np.zeros(0, bool)  # rows that are on disk above
+        self._loading = True  # nothing changes yet: what is there above is newer than what was read so far
         self.table.dropping = self._tell_dropped
 
     def settle(
@@ -201,6 +202,7 @@ class Bucket(Overflow):
     ) -> Iterator[Batch]:
         for versions in resting:
             yield from self._load(versions)
+        self._loading = False
         self.table.settle_down()
         for rows in waiting:
             yield from self.take_stored(rows)
@@ -242,12 +244,13 @@ class Bucket(Overflow):
         rows = rows[rows < len(self._known)]
         rows = rows[self._known[rows]]
         self._known[rows] = False
-        if len(rows):
+        if len(rows) and not self._loading:
             self.take_away(self.table.pane_of(rows), self.table.key_columns(rows))
 
     def _rest(self, partial: pa.RecordBatch) -> None:
         super()._rest(partial)
-        self.take_up(partial)
+        if not self._loading:
+            self.take_up(partial)
 
     def _hand_up(self) -> int:
         """Tell what is to be written above, and give the memory to the next level; when the first result is due."""
