@@ -47,7 +47,7 @@ class Overflow:
         probe = parts.table(1)
         keys = probe.key_fields
         more = resident_bytes(keys, bound.engine) + parts.states(probe, False).row_bytes
-        slots, self._turn_rows = keys_for(probe, bound.memory_bytes, more)
+        slots, self._turn_rows = keys_for(probe, bound.memory_bytes, more, evicts=bound.engine != "inc")
         self._slots = bound.slots or slots
         self.residents = Residents(keys, self._slots, self._turn_rows, bound.engine)
         self.states = parts.states(parts.table(self._slots + self._turn_rows), eager)
@@ -69,6 +69,11 @@ class Overflow:
         """All memory held now."""
         below = self._below.nbytes if self._below is not None else 0
         return self._table_bytes + self.waiting.nbytes + self.resting.disk.nbytes + below
+
+    @property
+    def levels(self) -> int:
+        """How many tables are in use now, one below the other."""
+        return 1 + (self._below.levels if self._below is not None else 0)
 
     @property
     def spill_bytes(self) -> int:
