@@ -5,7 +5,7 @@ from __future__ import annotations
 from headrace.errors import GraphError
 from headrace.graph.nodes import ReduceNode
 from headrace.graph.reducers import Aggregate
-from headrace.graph.windows import TimeWindow, WholeInput
+from headrace.graph.windows import SessionWindow, TimeWindow, WholeInput
 
 COVERING = ("dinc", "dinc-space-saving")
 """Engines that know at least which share of a key's records its state has seen."""
@@ -23,12 +23,14 @@ def check_memory(node: ReduceNode) -> None:
         _check_expect(node, where)
     if node.memory_bytes is None:
         return
-    if not isinstance(node.window, (TimeWindow, WholeInput)) or node.window.versioned:
-        over = node.window.describe() if node.window else "all records so far"
+    if isinstance(node.window, TimeWindow) and node.window.versioned:
         raise GraphError(
-            f"{where}: memory= needs a tumbling or sliding window or hr.whole_input(), not {over}: a state on disk "
-            f"can be merged when its window ends, but not be updated record by record"
+            f"{where}: memory= does not go with {node.window.describe()}: what comes late changes a result that is "
+            f"long told, so its state would have to be read from disk record by record; leave out one of the two"
         )
+    if _by_key(node):
+        _check_by_key(node, where)
+        return
     if not node.mergeable and node.engine not in ("auto", "mr"):
         raise GraphError(
             f"{where}: engine={node.engine!r} merges states of one key, so its reducers need combine=; "
@@ -47,11 +49,27 @@ def engine_of(node: ReduceNode) -> tuple[str, str]:
         return "inc", "no memory bound: all states stay in memory"
     if node.engine != "auto":
         return node.engine, "as asked"
-    if not node.mergeable:
+    if isinstance(node.window, SessionWindow):
+        return "dinc", "open sessions stay, and users whose sessions have expired make way"
+    if not node.mergeable and not _by_key(node):
         return "mr", "its reducers have no combine, so records wait until their window ends"
     if node.coverage is not None:
         return "dinc", "coverage needs counters of what was seen of each key"
     return "auto", "first come stays (inc) while all keys fit; then chosen by how many do, and by how they change"
+
+
+def _by_key(node: ReduceNode) -> bool:
+    """Whether records change their key's state one by one: running results, count windows, sessions."""
+    return not isinstance(node.window, (TimeWindow, WholeInput))
+
+
+def _check_by_key(node: ReduceNode, where: str) -> None:
+    if node.engine == "mr":
+        over = node.window.describe() if node.window else "all records so far"
+        raise GraphError(
+            f"{where}: engine='mr' lets records wait until their window ends, but it is over {over}; "
+            f"leave out engine=, or use 'inc' or 'dinc'"
+        )
 
 
 def _check_coverage(node: ReduceNode, where: str) -> None:

@@ -20,19 +20,19 @@ from headrace.graph.nodes import (
     TransformNode,
 )
 from headrace.graph.stages import Edge, Stage
-from headrace.graph.windows import CountWindow, SessionWindow, TimeWindow, WholeInput
+from headrace.graph.windows import TimeWindow, WholeInput
 from headrace.runtime.edges import Combiner, EdgeWriter
 from headrace.runtime.ends import Sink, Source
 from headrace.runtime.frames import sender_id
 from headrace.runtime.joining import Join
+from headrace.runtime.keyed import KeyedReduce
 from headrace.runtime.links import Link, Links
 from headrace.runtime.meter import ChannelMeter, StepMeter
 from headrace.runtime.operators import Forward, Operator, Transform
 from headrace.runtime.paned import PanedReduce
 from headrace.runtime.plan import JobPlan
 from headrace.runtime.process import Process
-from headrace.runtime.reducing import CountReduce, Place, Reduce, RunningReduce, WholeInputReduce, make_table
-from headrace.runtime.sessions import SessionReduce
+from headrace.runtime.reducing import Place, Reduce, WholeInputReduce, make_table
 from headrace.runtime.sharedpanes import SharedPanes
 from headrace.runtime.stamps import Stamp
 from headrace.runtime.usercode import Guard
@@ -100,16 +100,12 @@ def build_reduce(
 ) -> Reduce:
     """The operator for a reduce step's window."""
     match node.window:
-        case None:
-            return RunningReduce(node, schema, out, guard, place, eager=eager)
         case TimeWindow():
             return (PanedReduce if can_combine(node) else DirectReduce)(node, schema, out, guard, place)
-        case SessionWindow():
-            return SessionReduce(node, schema, out, guard, place)
-        case CountWindow():
-            return CountReduce(node, schema, out, guard, place)
         case WholeInput():
             return WholeInputReduce(node, schema, out, guard, place)
+        case _:
+            return KeyedReduce(node, schema, out, guard, place, eager=eager)
 
 
 def build_edges(

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from headrace.errors import DataError, SchemaError
 from headrace.graph.nodes import TransformNode
-from headrace.graph.windows import IDLE_US, NEVER_US
+from headrace.graph.windows import FOREVER_US, IDLE_US, NEVER_US
 from headrace.runtime.batch import Batch
 from headrace.runtime.meter import StepMeter
 from headrace.runtime.queues import InputQueue, Waiting
@@ -110,8 +110,16 @@ class Operator:
                 self.watermark_us = lowest
                 with self.meter.aside():
                     self.on_watermark(lowest)
-                for target, target_port in self.outputs:
-                    target.watermark(target_port, lowest)
+                self.pass_on_watermark()
+
+    def pass_on_watermark(self) -> None:
+        """Promise to all who read this step that nothing older follows."""
+        for target, port in self.outputs:
+            target.watermark(port, min(self.watermark_us, self.held_us()))
+
+    def held_us(self) -> int:
+        """The earliest result that may still come whatever the watermark: nothing later may be promised."""
+        return FOREVER_US
 
     def emit(self, batch: Batch) -> None:
         if batch.rows:

@@ -19,7 +19,7 @@ from headrace.graph.windows import NEVER_US, TimeWindow
 from headrace.runtime.batch import Batch, Times
 from headrace.runtime.forms import Forms
 from headrace.runtime.operators import timestamps
-from headrace.runtime.reducing import Place, Reduce
+from headrace.runtime.reducing import PaneReduce, Place
 from headrace.runtime.usercode import Guard
 from headrace.runtime.windowed import first_end, last_end, without_closed
 from headrace.state.changes import Store
@@ -35,7 +35,7 @@ _SLIDING_COST = 3
 """Rows that suffix and prefix touch per key of a window: where keys hardly repeat, its panes have fewer."""
 
 
-class PanedReduce(Reduce):
+class PanedReduce(PaneReduce):
     """Windows assembled from panes, and from what was added to them one by one.
 
     ``rest`` holds what counts for single windows: all values while the form is ``windows``, and records that

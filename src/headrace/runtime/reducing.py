@@ -1,4 +1,4 @@
-"""Reduce without time windows: running results, the whole input, and windows of n records."""
+"""What reduce steps share; those with a state per pane and key; and the one over the whole input."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from headrace.errors import SchemaError
 from headrace.graph.memory import engine_of
 from headrace.graph.nodes import ReduceNode
-from headrace.graph.windows import FOREVER_US, CountWindow, TimeWindow
+from headrace.graph.windows import FOREVER_US, TimeWindow
 from headrace.runtime.batch import Batch
 from headrace.runtime.operators import Operator
 from headrace.runtime.usercode import Guard
@@ -23,7 +23,7 @@ from headrace.state.bounds import Bound, Frequent
 from headrace.state.changes import Store
 from headrace.state.choosing import Choice
 from headrace.state.diskrows import spill_home
-from headrace.state.grouping import Rows, check_key_type, group
+from headrace.state.grouping import Rows, check_key_type
 from headrace.state.mrhash import MrHash
 from headrace.state.panes import PaneStates, Unbounded
 from headrace.state.policies import INC, Policy
@@ -79,7 +79,10 @@ class Place:
 
 
 class Reduce(Operator):
-    """What all reduce operators share: their state, the output columns, early results."""
+    """What all reduce operators share: their table, the output columns."""
+
+    table: GroupTable
+    """The part of the state that is in memory."""
 
     def __init__(self, node: ReduceNode, schema: pa.Schema, out: pa.Schema, guard: Guard, place: Place) -> None:
         super().__init__(node.name)
@@ -87,11 +90,50 @@ class Reduce(Operator):
         self.early = node.at_least is not None or any(
             getattr(reducer, "early", None) is not None for _, reducer in node.reducers
         )
-        self.states = self._make_states()
-        self.table = self.states.table
 
     def extra_columns(self) -> tuple[str, ...]:
         return ("early",) if self.early else ()
+
+    def close(self) -> None:
+        """Leave nothing on disk."""
+
+    @property
+    def choice(self) -> Choice | None:
+        """The hash engine in use and why, if there is a memory bound."""
+        return None
+
+    def on_disk(self, batch: Batch) -> npt.NDArray[np.bool_]:
+        """Which records' keys are not in memory although some keys are on disk; new ones may yet find room."""
+        return np.zeros(batch.rows, bool)
+
+    def key_columns(self, records: pa.RecordBatch) -> list[pa.Array]:
+        return [records.column(key) for key in self.node.keys]
+
+    def results(self, rows: Rows, middle: list[pa.Array], table: GroupTable | None = None) -> pa.RecordBatch:
+        """Output rows: keys, what the window adds, reducers."""
+        table = self.table if table is None else table
+        columns = [*table.key_columns(rows), *middle, *table.results(rows)]
+        return pa.RecordBatch.from_arrays(columns, schema=self._out)
+
+    def new_table(self, slots: int | None = None, policy: Policy = INC) -> GroupTable:
+        """An empty table like the step's own."""
+        extras = self.extra_columns()
+        return make_table(
+            self.node, self._schema, self._out, self._guard, self._place.slices, extras, slots=slots, policy=policy
+        )
+
+    def new_partials(self) -> Partials:
+        table = self.new_table()
+        return Partials(table.key_fields, table.accumulators)
+
+
+class PaneReduce(Reduce):
+    """Reduce with a state per pane and key; early results."""
+
+    def __init__(self, node: ReduceNode, schema: pa.Schema, out: pa.Schema, guard: Guard, place: Place) -> None:
+        super().__init__(node, schema, out, guard, place)
+        self.states = self._make_states()
+        self.table = self.states.table
 
     def stores(self) -> dict[str, Store]:
         return self.states.stores()
@@ -101,13 +143,11 @@ class Reduce(Operator):
 
     @property
     def choice(self) -> Choice | None:
-        """The hash engine in use and why, if there is a memory bound."""
         return self.states.choice if isinstance(self.states, BoundedTable) else None
 
     def on_disk(self, batch: Batch) -> npt.NDArray[np.bool_]:
-        """Which records' keys are not in memory although some keys are on disk; new ones may yet find room."""
         if not isinstance(self.states, BoundedTable) or not self.states.disk.panes():
-            return np.zeros(batch.rows, bool)
+            return super().on_disk(batch)
         missing: npt.NDArray[np.bool_] = (
             self.table.index.find(self.key_columns(batch.records), self.panes_of(batch.times)) < 0
         )
@@ -116,15 +156,6 @@ class Reduce(Operator):
     def panes_of(self, times: Rows) -> Rows | int:
         """The panes that records of these times belong to, or the first of them."""
         return 0
-
-    def key_columns(self, records: pa.RecordBatch) -> list[pa.Array]:
-        return [records.column(key) for key in self.node.keys]
-
-    def results(self, rows: Rows, middle: list[pa.Array], table: GroupTable | None = None) -> pa.RecordBatch:
-        """Output rows: keys, what the window adds, reducers."""
-        table = table or self.table
-        columns = [*table.key_columns(rows), *middle, *table.results(rows)]
-        return pa.RecordBatch.from_arrays(columns, schema=self._out)
 
     def early_rows(self, touched: Rows) -> Rows:
         """Of these rows, those to be emitted now and never again."""
@@ -160,13 +191,6 @@ class Reduce(Operator):
             reached = values.to_numpy(zero_copy_only=False) >= least * (1.0 if shares is None else shares)
         return reached
 
-    def new_table(self, slots: int | None = None, policy: Policy = INC) -> GroupTable:
-        """An empty table like the step's own."""
-        extras = self.extra_columns()
-        return make_table(
-            self.node, self._schema, self._out, self._guard, self._place.slices, extras, slots=slots, policy=policy
-        )
-
     def _make_states(self) -> PaneStates:
         node = self.node
         if node.memory_bytes is None:
@@ -178,52 +202,11 @@ class Reduce(Operator):
         if node.expect is not None and node.at_least is not None and node.coverage is not None:
             frequent = Frequent(node.at_least[1], node.expect, node.coverage)
         bound = Bound(node.memory_bytes, engine, spill, self._place.slices, windowed=windowed, frequent=frequent)
-        parts = Parts(self.new_table, self._new_partials)
+        parts = Parts(self.new_table, self.new_partials)
         return MrHash(parts, bound, self._schema, node.keys) if engine == "mr" else BoundedTable(parts, bound)
 
-    def _new_partials(self) -> Partials:
-        table = self.new_table()
-        return Partials(table.key_fields, table.accumulators)
 
-
-class RunningReduce(Reduce):
-    """A result per key over all records so far, emitted whenever it changed.
-
-    In modes that run stage by stage a key's result is emitted once per epoch.
-    """
-
-    def __init__(
-        self, node: ReduceNode, schema: pa.Schema, out: pa.Schema, guard: Guard, place: Place, *, eager: bool
-    ) -> None:
-        super().__init__(node, schema, out, guard, place)
-        self._eager, self._touched, self._newest_us, self._born_us = eager, [np.zeros(0, np.int64)], 0, 0
-
-    def on_batch(self, port: int, batch: Batch) -> None:
-        rows = np.unique(self.table.absorb(batch.records, self.key_columns(batch.records), 0, batch.times))
-        self._changed(rows, int(batch.times.max()), batch.born_us)
-
-    def on_partial(self, port: int, partial: pa.RecordBatch, born_us: int) -> None:
-        self._changed(np.unique(self.table.absorb_partial(partial)), self._newest_us, born_us)
-
-    def _changed(self, rows: Rows, newest_us: int, born_us: int) -> None:
-        self._newest_us = max(self._newest_us, newest_us)
-        if self._eager:
-            self._emit(rows, born_us)
-        else:
-            self._touched.append(rows)
-            self._born_us = born_us
-
-    def on_epoch_end(self) -> None:
-        rows = np.unique(np.concatenate(self._touched))
-        self._touched = [np.zeros(0, np.int64)]
-        if len(rows):
-            self._emit(rows, self._born_us)
-
-    def _emit(self, rows: Rows, born_us: int) -> None:
-        self.emit(Batch(self.results(rows, []), np.full(len(rows), self._newest_us), born_us))
-
-
-class WholeInputReduce(Reduce):
+class WholeInputReduce(PaneReduce):
     """One result per key when the input has ended; earlier for what is asked to be early."""
 
     def on_batch(self, port: int, batch: Batch) -> None:
@@ -262,54 +245,3 @@ class WholeInputReduce(Reduce):
 
     def _coverage(self, shares: Shares) -> list[pa.Array]:
         return [pa.array(shares)] if self.node.coverage is not None else []
-
-
-class CountReduce(Reduce):
-    """A result for every n records of a key, in order of arrival."""
-
-    def __init__(self, node: ReduceNode, schema: pa.Schema, out: pa.Schema, guard: Guard, place: Place) -> None:
-        super().__init__(node, schema, out, guard, place)
-        assert isinstance(node.window, CountWindow)
-        self._n = node.window.rows
-        self._open: dict[object, tuple[int, int]] = {}
-
-    def extra_columns(self) -> tuple[str, ...]:
-        return ("filled",)
-
-    def restored(self, slices: list[int]) -> None:
-        rows = self.table.all_rows()
-        panes, filled = self.table.pane_of(rows).tolist(), self.table.extras["filled"][rows].tolist()
-        self._open = {key: (pane, n) for key, pane, n in zip(self.table.keys_of(rows), panes, filled)}
-
-    def on_batch(self, port: int, batch: Batch) -> None:
-        columns = self.key_columns(batch.records)
-        groups = group(columns, 0)
-        order = np.argsort(groups.of_row, kind="stable")
-        counts = np.bincount(groups.of_row, minlength=len(groups.keys))
-        rank = np.empty(batch.rows, np.int64)
-        rank[order] = np.arange(batch.rows) - np.repeat(np.cumsum(counts) - counts, counts)
-        opened = [self._open.get(key, (0, 0)) for key in groups.keys]
-        pane = np.array([p for p, _ in opened])[groups.of_row]
-        filled = np.array([n for _, n in opened])[groups.of_row]
-        panes = pane + (filled + rank) // self._n
-        last = (filled + rank) % self._n == self._n - 1
-        of_record = self.table.absorb(batch.records, columns, panes, batch.times)
-        rows, counts = np.unique(of_record, return_counts=True)
-        self.table.extras["filled"][rows] += counts
-        full = self.table.extras["filled"][rows] >= self._n
-        for key, pane_no, n in zip(
-            self.table.keys_of(rows[~full]),
-            self.table.pane_of(rows[~full]).tolist(),
-            self.table.extras["filled"][rows[~full]].tolist(),
-        ):
-            self._open[key] = (pane_no, n)
-        done = rows[full]
-        if len(done):
-            filling = np.flatnonzero(last)[np.argsort(of_record[last])]  # results have these records' times
-            still_open = set(self.table.keys_of(rows[~full]))
-            for key in self.table.keys_of(done):
-                if key not in still_open:
-                    self._open.pop(key, None)
-            order = np.argsort(self.table.pane_of(done), kind="stable")
-            self.emit(batch.take(filling[order]).with_records(self.results(done[order], [])))
-            self.table.drop(done)

@@ -1,20 +1,22 @@
-"""Reduce over sessions: a key's records with no pause of ``gap`` or more between them."""
+"""Sessions: a key's records with no pause of ``gap`` or more between them."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
 
-from headrace.graph.nodes import ReduceNode
-from headrace.graph.windows import FOREVER_US, NEVER_US, SessionWindow
-from headrace.runtime.batch import Batch
+from headrace.graph.windows import FOREVER_US, NEVER_US
+from headrace.runtime.batch import Batch, Times
+from headrace.runtime.keystates import Step
 from headrace.runtime.operators import timestamps
-from headrace.runtime.reducing import Place, Reduce
-from headrace.runtime.usercode import Guard
-from headrace.state.grouping import Key, key_codes
+from headrace.state.grouping import Rows
+from headrace.state.sessionlists import SessionLists
+from headrace.state.table import GroupTable
 
 
-class SessionReduce(Reduce):
+class SessionStates:
     """Sessions are table rows whose pane is their start; ``end`` is their last record's time.
 
     A batch is first cut into runs per key (vectorised); only runs, not records, meet the open
@@ -25,89 +27,115 @@ class SessionReduce(Reduce):
     order in which records arrive.
     """
 
-    def __init__(self, node: ReduceNode, schema: pa.Schema, out: pa.Schema, guard: Guard, place: Place) -> None:
-        super().__init__(node, schema, out, guard, place)
-        assert isinstance(node.window, SessionWindow)
-        self._gap = node.window.gap_us
-        self._open: dict[Key, list[int]] = {}
+    extras = ("end", "reach")
+
+    def __init__(self, step: Step, table: GroupTable, gap_us: int) -> None:
+        self._step, self.table, self._gap = step, table, gap_us
+        self.patience_us = gap_us
+        self._open = SessionLists(table)
         self._next_close = FOREVER_US
-        self._born_us = 0
         self._runs: list[int] = []
 
-    def extra_columns(self) -> tuple[str, ...]:
-        return ("end", "reach")
+    @property
+    def nbytes(self) -> int:
+        return self._open.nbytes
 
-    def restored(self, slices: list[int]) -> None:
-        self._open = {}
-        rows = self.table.all_rows()
-        for key, row in zip(self.table.keys_of(rows), rows.tolist()):
-            self._open.setdefault(key, []).append(row)
-        if len(rows):
-            self._next_close = int(self.table.extras["end"][rows].min()) + self._gap
+    @property
+    def row_bytes(self) -> int:
+        return self._open.row_bytes
 
-    def on_batch(self, port: int, batch: Batch) -> None:
-        self._born_us = batch.born_us
+    def without_late(self, batch: Batch) -> tuple[Batch, int]:
+        """The records whose session may still be open, and how many were dropped."""
+        if batch.late is None:
+            return batch, 0
+        dropped = batch.times + self._gap <= batch.late
+        return batch.where(~dropped), int(dropped.sum())
+
+    def take(self, batch: Batch) -> Iterator[Batch]:
         if batch.late is None:
             self._absorb(batch, NEVER_US)
+        else:
+            for promised in np.unique(batch.late).tolist():
+                self._absorb(batch.where(batch.late == promised), promised)
+        yield from ()
+
+    def take_partial(self, partial: pa.RecordBatch) -> Iterator[Batch]:
+        raise NotImplementedError("records are not combined before their session is known")
+
+    def close(self, watermark_us: int) -> Iterator[Batch]:
+        if self._next_close > watermark_us:
             return
-        dropped = batch.times + self._gap <= batch.late
-        self.meter.late += int(dropped.sum())
-        for promised in np.unique(batch.late[~dropped]).tolist():
-            self._absorb(batch.where(~dropped & (batch.late == promised)), promised)
+        rows, table = self.table.all_rows(), self.table
+        done = rows[table.extras["end"][rows] + self._gap <= watermark_us]
+        done = done[np.argsort(table.extras["end"][done], kind="stable")]
+        results = None
+        if len(done):
+            ends = table.extras["end"][done] + self._gap
+            bounds = [timestamps(table.pane_of(done)), timestamps(ends)]
+            results = Batch(self._step.results(done, bounds, table), ends - 1, self._step.born_us)
+            self.drop(done)
+        self._next_close = self.due_us(table.all_rows()) + 1
+        if results is not None:
+            yield results
+
+    def end(self) -> Iterator[Batch]:
+        yield from ()
+
+    def rows_of(self, keys: list[pa.Array]) -> Rows:
+        return self._open.rows_of(keys)
+
+    def loaded(self, rows: Rows) -> None:
+        self._open.add(rows)
+        self._next_close = min(self._next_close, self.due_us(rows) + 1)
+
+    def parting(self, rows: Rows) -> Iterator[Batch]:
+        yield from ()
+
+    def drop(self, rows: Rows) -> None:
+        self._open.remove(rows)
+        self.table.drop(rows)
+
+    def due_us(self, rows: Rows) -> int:
+        return int(self.table.extras["end"][rows].min()) + self._gap - 1 if len(rows) else FOREVER_US
+
+    def waits_us(self, times: Times) -> int:
+        return int(times.min()) + self._gap - 1
 
     def _absorb(self, batch: Batch, promised_us: int) -> None:
         if not batch.rows:
             return
-        codes, keys = key_codes(self.key_columns(batch.records))
-        order = np.lexsort((batch.times, codes))
-        sorted_batch, codes = batch.take(order), codes[order]
-        times = sorted_batch.times
-        breaks = (codes[1:] != codes[:-1]) | (times[1:] - times[:-1] >= self._gap)
+        users = self._open.users(self._step.key_columns(batch.records))
+        order = np.lexsort((batch.times, users))
+        sorted_batch, users = batch.take(order), users[order]
+        keys, times = self._step.key_columns(sorted_batch.records), sorted_batch.times
+        breaks = (users[1:] != users[:-1]) | (times[1:] - times[:-1] >= self._gap)
         heads = np.flatnonzero(np.concatenate(([True], breaks)))
-        tails = np.concatenate((heads[1:], [len(codes)])) - 1
+        tails = np.concatenate((heads[1:], [len(users)])) - 1
         self._runs = []
-        for code, start, end in zip(codes[heads].tolist(), times[heads].tolist(), times[tails].tolist()):
-            self._runs.append(self._session(keys[code], start, end, promised_us))
+        for user, head, start, end in zip(*(a.tolist() for a in (users[heads], heads, times[heads], times[tails]))):
+            key = [column.slice(head, 1) for column in keys]
+            self._runs.append(self._session(user, key, start, end, promised_us))
         self.table.add(np.repeat(np.array(self._runs), tails - heads + 1), sorted_batch.records, times)
 
-    def _session(self, key: Key, start: int, end: int, promised_us: int) -> int:
+    def _session(self, user: int, key: list[pa.Array], start: int, end: int, promised_us: int) -> int:
         """The row of the session that ``[start, end]`` belongs to, merged with all it touches."""
         table, ends, reaches = self.table, self.table.extras["end"], self.table.extras["reach"]
         reach = max(start, promised_us) - self._gap
-        touching = [row for row in self._open.get(key, ()) if int(ends[row]) > reach and end > int(reaches[row])]
+        rows = self._open.of(user)
+        touching = [row for row in rows if int(ends[row]) > reach and end > int(reaches[row])]
         first = min([start, *table.pane_of(np.array(touching, np.int64)).tolist()])
         last = max([end, *(int(ends[row]) for row in touching)])
         reach = min([reach, *(int(reaches[row]) for row in touching)])
-        row = table.intern(first, key)
+        row = int(table.admit(key, first).rows[0])
         for other in touching:
             if other != row:
+                self._open.take_off(user, other)
                 table.fold(row, other)
-                self._open[key].remove(other)
                 if other in self._runs:  # an earlier run of this batch was in the session that now ends here
                     self._runs = [row if taken == other else taken for taken in self._runs]
         table.extras["end"][row], table.extras["reach"][row] = last, reach
         table.mark(np.array([row]))
-        rows = self._open.setdefault(key, [])
         if row not in rows:
-            rows.append(row)
+            self._open.put_on(user, row)
         self._next_close = min(self._next_close, last + self._gap)
         return row
-
-    def on_watermark(self, watermark_us: int) -> None:
-        if self._next_close > watermark_us:
-            return
-        rows = self.table.all_rows()
-        closing = self.table.extras["end"][rows] + self._gap <= watermark_us
-        done = rows[closing]
-        done = done[np.argsort(self.table.extras["end"][done], kind="stable")]
-        if len(done):
-            ends = self.table.extras["end"][done] + self._gap
-            bounds = [timestamps(self.table.pane_of(done)), timestamps(ends)]
-            self.emit(Batch(self.results(done, bounds), ends - 1, self._born_us))
-            for key, row in zip(self.table.keys_of(done), done.tolist()):
-                self._open[key].remove(row)
-                if not self._open[key]:
-                    del self._open[key]
-            self.table.drop(done)
-        left = self.table.all_rows()
-        self._next_close = int(self.table.extras["end"][left].min()) + self._gap if len(left) else FOREVER_US

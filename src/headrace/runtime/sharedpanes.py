@@ -12,11 +12,11 @@ from headrace.graph.nodes import ReduceNode
 from headrace.graph.windows import TimeWindow
 from headrace.runtime.batch import Batch, Times
 from headrace.runtime.paned import PanedReduce
-from headrace.runtime.reducing import Place, Reduce
+from headrace.runtime.reducing import PaneReduce, Place
 from headrace.runtime.usercode import Guard
 
 
-class SharedPanes(Reduce):
+class SharedPanes(PaneReduce):
     """The reduce of a ``PaneNode``: hands each pane's aggregates on to the steps that share it, once it has ended.
 
     What is not in time for its pane is handed on at once and as it is: which of their windows it is too late for

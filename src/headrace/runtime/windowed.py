@@ -13,7 +13,7 @@ from headrace.graph.nodes import ReduceNode
 from headrace.graph.windows import NEVER_US, TimeWindow
 from headrace.runtime.batch import Batch, Times
 from headrace.runtime.operators import Operator, timestamps
-from headrace.runtime.reducing import Place, Reduce
+from headrace.runtime.reducing import PaneReduce, Place
 from headrace.runtime.usercode import Guard
 from headrace.state.grouping import Rows
 from headrace.state.table import GroupTable
@@ -42,7 +42,7 @@ def without_closed(operator: Operator, batch: Batch, window: TimeWindow) -> Batc
     return batch.where(~closed) if closed.any() else batch
 
 
-class DirectReduce(Reduce):
+class DirectReduce(PaneReduce):
     """Every window keeps its own aggregate: reducers without combine, and versioned windows."""
 
     def __init__(self, node: ReduceNode, schema: pa.Schema, out: pa.Schema, guard: Guard, place: Place) -> None:

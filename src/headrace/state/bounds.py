@@ -93,6 +93,17 @@ def rows_for(table: GroupTable, memory_bytes: int) -> tuple[int, int]:
     return max(rows, 1), turn
 
 
+def keys_for(table: GroupTable, memory_bytes: int, more_bytes: int, *, evicts: bool) -> tuple[int, int]:
+    """The same where a key has a slot apart from its rows, and each row takes ``more_bytes`` besides the table.
+
+    Keys that vary in size are held twice then.
+    """
+    room = table.row_bytes if table.states_vary else 2 * _KEY_BYTES if table.varies else 0
+    rows = int(memory_bytes * TABLE_SHARE / (table.row_bytes + more_bytes + room))
+    turn = min(max(rows // 8, _LEAST_TURN), _MOST_TURN)
+    return max(rows - turn if evicts else rows, 1), turn
+
+
 def memory_for(table: GroupTable, keys: int) -> int:
     """The least memory in which so many keys fit if none is pushed out."""
     return int((keys + 1) * _bytes_per_row(table))

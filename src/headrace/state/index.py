@@ -139,6 +139,10 @@ class KeyIndex:
             raise StateError(f"{len(self)} rows do not fit in {slots} slots; drop some first")
         self._table.registers[reg.LIMIT] = min(self._table.registers[reg.LIMIT], max(slots, 1))
 
+    def widen(self, slots: int) -> None:
+        """Have at least so many slots from now on."""
+        self._table.registers[reg.LIMIT] = max(self._table.registers[reg.LIMIT], slots)
+
     def adopt(self, policy: Policy) -> None:
         """Go on under another policy. Rows stay; counters start anew, so guarantees are about tuples from now on."""
         if policy.complete_only and not policy.evicts:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.state.aggregates import Accumulator
@@ -24,13 +25,17 @@ def nowhere(partial: pa.RecordBatch) -> None:
     """The overflow of a table that has room for all."""
 
 
+def unnoticed(rows: Rows) -> None:
+    """Whom a table tells of rows that are about to be dropped: nobody."""
+
+
 class Partials:
     """Groups one batch at a time into partials that a ``GroupTable`` can absorb; keeps nothing."""
 
     def __init__(self, keys: list[pa.Field], accumulators: Sequence[Accumulator]) -> None:
         self._index, self._accumulators, self._capacity = KeyIndex(keys), list(accumulators), 0
         fields = (field for accumulator in self._accumulators for field in accumulator.fields)
-        self._schema = pa.schema([pa.field(PANE, pa.int64()), *keys, *fields])
+        self.schema = pa.schema([pa.field(PANE, pa.int64()), *keys, *fields])
 
     def of(self, batch: pa.RecordBatch, key_columns: list[pa.Array], panes: Rows | int, times: Rows) -> pa.RecordBatch:
         """One row per pane and key of the batch."""
@@ -39,7 +44,7 @@ class Partials:
         columns = [pa.array(self._index.pane_of(rows)), *self._index.key_columns(rows)]
         columns += self._states(admission.rows, rows, self._index.capacity, batch, times)
         self._index.drop(rows)
-        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
     def of_each(
         self, batch: pa.RecordBatch, key_columns: list[pa.Array], panes: Rows | int, times: Rows
@@ -48,7 +53,7 @@ class Partials:
         rows = np.arange(batch.num_rows)
         columns = [pa.array(np.full(len(rows), panes) if isinstance(panes, int) else panes), *key_columns]
         columns += self._states(rows, rows, len(rows), batch, times)
-        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
     def _states(self, of: Rows, rows: Rows, capacity: int, batch: pa.RecordBatch, times: Rows) -> list[pa.Array]:
         """Columns of the states of ``rows``, to which records ``of`` them are added; forgotten at once."""
@@ -88,6 +93,7 @@ class GroupTable:
         self._tracking = Tracking()
         self._capacity, self._most = 0, slots or 2**62
         self.overflow: Callable[[pa.RecordBatch], None] = nowhere
+        self.dropping: Callable[[Rows], None] = unnoticed
         self.combined_schema = pa.schema(
             [pa.field(PANE, pa.int64()), *keys, *(f for a in self._accumulators for f in a.fields)]
         )
@@ -182,6 +188,33 @@ class GroupTable:
             np.maximum.at(extra, rows, column.to_numpy(zero_copy_only=False))
         self._tracking.dirty[rows] = True
 
+    def replace(self, partial: pa.RecordBatch, gone: npt.NDArray[np.bool_]) -> tuple[Rows, Rows]:
+        """Put rows as they were exported, in place of what there was of them; of several versions the last counts.
+
+        Returns the rows that are new, and those that are ``gone``: they are for the caller to drop.
+        """
+        n_keys = len(self.key_fields)
+        admission = self.admit(partial.columns[1 : 1 + n_keys], partial.column(0).to_numpy(zero_copy_only=False))
+        rows, behind = np.unique(admission.rows[::-1], return_index=True)
+        last = partial.num_rows - 1 - behind
+        live = ~gone[last]
+        put, states = rows[live], partial.take(pa.array(last[live])).columns[1 + n_keys :]
+        for accumulator in self._accumulators:
+            accumulator.reset(put)
+        self._merge(put, states)
+        for extra, column in zip(self.extras.values(), states[len(states) - len(self.extras) :]):
+            extra[put] = column.to_numpy(zero_copy_only=False)
+        self._tracking.dirty[put] = True
+        return np.intersect1d(admission.fresh, put), rows[~live]
+
+    def changed(self, rows: Rows) -> npt.NDArray[np.bool_]:
+        """Which rows have changed since they were stored, or since ``settle_down``."""
+        return self._tracking.dirty[rows]
+
+    def settle_down(self) -> None:
+        """Take all rows as unchanged: someone else has stored them."""
+        self._tracking.dirty[:] = False
+
     def mark(self, rows: Rows) -> None:
         """Note that the step changed these rows' extras."""
         self._tracking.dirty[rows] = True
@@ -195,6 +228,7 @@ class GroupTable:
     def drop(self, rows: Rows) -> None:
         """Forget rows."""
         if len(rows):
+            self.dropping(rows)
             self._wipe(rows)
             self.index.drop(rows)
 
@@ -203,6 +237,11 @@ class GroupTable:
         if len(evicted):
             self._wipe(evicted)
             self.index.release(evicted)
+
+    def widen(self, slots: int) -> None:
+        """Have room for at least so many rows from now on."""
+        self._most = max(self._most, slots)
+        self.index.widen(slots)
 
     def export(self, rows: Rows) -> pa.RecordBatch:
         """Rows as partials."""
