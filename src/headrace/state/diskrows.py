@@ -41,6 +41,8 @@ from headrace.state.rowwords import row_format
 
 SLICE = "__slice"
 _HOME = "headrace-spill-"
+_READS_PER_BUFFER = 8
+"""Rows take two to three times as much while they are unpacked, beside tables that fill their share of the memory."""
 _LEAST_READ_BYTES = 16_384
 """Read at once however small the buffer is: less costs more in calls than in work."""
 Buckets = npt.NDArray[np.int64]
@@ -119,7 +121,7 @@ class DiskRows:
         return self._sizes.get((pane, bucket), 0)
 
     def read(self, pane: int, bucket: int) -> Iterator[pa.RecordBatch]:
-        """A bucket's rows in the order in which they came, about as many at a time as half the buffer holds."""
+        """A bucket's rows in the order in which they came, some at a time: much less than the buffer holds."""
         self._flush()
         for rows in self._read((pane, bucket), 0, self._sizes.get((pane, bucket), 0)):
             yield rows.select(self._schema.names)
@@ -231,7 +233,7 @@ class DiskRows:
 
     def _read(self, file: File, start: int, end: int) -> Iterator[pa.RecordBatch]:
         """Rows of the blocks between two places of a file."""
-        most = max(self._buffer_bytes // 2, _LEAST_READ_BYTES) // 8 * 8
+        most = max(self._buffer_bytes // _READS_PER_BUFFER, _LEAST_READ_BYTES) // 8 * 8
         while start < end:
             words = self._words(file, start, min(end - start, most))
             whole = int(whole_words(words))
