@@ -60,6 +60,9 @@ class Settings:
     once; the others queue buffers at every step (``docs/how-it-works.md``). ``budget_bytes`` is the memory of one
     subtask for queued buffers and state: with it, reading stops when it is used up; without it, ``queue_bytes``
     bounds the queued buffers alone. ``hybrid`` shapes the schedule of that name.
+
+    ``executors=(least, most)`` lets a job with latency constraints have as many executors of a cluster as its elastic
+    steps need; those that were not needed for ``release_s`` are let go. Without it, all stay.
     """
 
     mode: Mode = "realtime"
@@ -89,6 +92,8 @@ class Settings:
     schedule: Schedule = "direct"
     budget_bytes: int | None = None
     hybrid: Transition = Transition()
+    executors: tuple[int, int] | None = None
+    release_s: float = 60.0
 
     @staticmethod
     def of(**options: Any) -> Settings:
@@ -112,6 +117,8 @@ class Settings:
                 values[f"{name}_bytes"] = size_bytes(value, name)
             elif name == "hybrid":
                 values[name] = Transition.of(value)
+            elif name == "executors":
+                values[name] = executor_limits(value)
             elif name in known:
                 values[name] = value
             else:
@@ -140,6 +147,19 @@ class Settings:
             raise ConfigError("recovery must be at least 1 s: half an epoch is repeated, and epochs take 1 s or more")
 
 
+def executor_limits(value: Any) -> tuple[int, int] | None:
+    """From what users write: ``(1, 4)``, or None."""
+    if value is None:
+        return None
+    try:
+        least, most = value
+    except (TypeError, ValueError):
+        least, most = None, None
+    if not (isinstance(least, int) and isinstance(most, int) and 1 <= least <= most):
+        raise ConfigError(f"executors must be (least, most) such as (1, 4), not {value!r}")
+    return least, most
+
+
 def check_schedule(name: Any) -> Schedule:
     """The name of a schedule, or ConfigError."""
     if name not in SCHEDULES:
@@ -147,4 +167,14 @@ def check_schedule(name: Any) -> Schedule:
     return name  # type: ignore[no-any-return]
 
 
-__all__ = ["MODES", "SCHEDULES", "Duration", "Mode", "Schedule", "Settings", "Transition", "check_schedule"]
+__all__ = [
+    "MODES",
+    "SCHEDULES",
+    "Duration",
+    "Mode",
+    "Schedule",
+    "Settings",
+    "Transition",
+    "check_schedule",
+    "executor_limits",
+]

@@ -53,7 +53,7 @@ def start(
     """
     from headrace.spark.planning import plan_job
     from headrace.spark.run import Run, temporary_checkpoint
-    from headrace.spark.session import check_slots, open_session, prepare
+    from headrace.spark.session import open_session, prepare
 
     chosen = Settings.of(mode=mode, **settings)
     directory = temporary_checkpoint() if checkpoint is None else Path(checkpoint).expanduser().resolve()
@@ -64,8 +64,6 @@ def start(
             session = open_session(mode, _with_slots(master, plan.layout.slots), plan.graph.job, log_level=log_level)
         else:
             prepare(session, mode)
-        if mode == "realtime":
-            check_slots(session, plan.layout.slots)
         run = Run(
             plan, session, own_session=spark is None, temporary=checkpoint is None, observe_only=observe_only,
             trace=Path(trace).expanduser().resolve() if trace is not None else None,

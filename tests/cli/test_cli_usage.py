@@ -34,6 +34,8 @@ def test_version(headrace):
         (["run", "app.py", "--mode", "warp"], "warp"),
         (["run", "app.py", "--epoch", "soon"], "not a duration"),
         (["run", "app.py", "--parallelism", "0"], "parallelism"),
+        (["run", "app.py", "--executors", "4"], "the fewest and the most, such as 1:4"),
+        (["run", "app.py", "--executors", "4:1"], "the fewest and the most, such as 1:4"),
         (["run", "absent.py"], "no file absent.py"),
         (["explain", "app.py:other"], "no job named 'other'; it has job"),
         (["explain", "empty.py"], "must have one job"),

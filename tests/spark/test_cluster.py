@@ -1,8 +1,11 @@
-"""Two executors: subtasks land anywhere, move between executors from epoch to epoch, and lose nothing."""
+"""Executors of a cluster: subtasks land anywhere and move, executors come and go with the load, and nothing is lost."""
 
 from __future__ import annotations
 
-from collections import defaultdict
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -39,3 +42,66 @@ def test_subtasks_move_between_executors(tmp_path: Any) -> None:
     assert len(set().union(*executors.values())) == 2, "both executors took part"
     assert any(len(seen) > 1 for seen in executors.values()), "no subtask ever moved"
     assert run.status().committed_epochs >= 3
+
+
+# latency-guarantees fact 29 on executors: those that come and go with the load lose and double no item
+@pytest.mark.timeout(240)
+def test_executors_come_and_go_with_the_load(tmp_path: Path) -> None:
+    """Records are dear while a file exists, so that one executor cannot keep up with them."""
+    dear = tmp_path / "dear"
+
+    def work(record: dict[str, Any]) -> dict[str, Any]:
+        time.sleep(0.005 if dear.exists() else 0.0)
+        return record
+
+    job = hr.Job("elastic")
+    items = job.source("items", hr.generate(numbered, rate=f"{RATE}/s"), event_time="ts", parallelism=1)
+    worked = items.map(work, name="work", parallelism=(1, 1, 5))
+    counted = worked.key_by("key").window(hr.tumbling("1 s")).reduce(name="n", n=hr.count(), total=hr.sum("n"))
+    counted.sink("out", hr.collect())
+    job.constrain(items >> worked, mean="200 ms", over="2 s")
+    run = hr.start(
+        job, master="local-cluster[2,4,1024]", epoch="2 s", parallelism=1, report="500 ms", checkpoint=tmp_path / "state",
+        executors=(1, 2), release="2 s",
+    )  # fmt: skip
+    try:
+        until(run, lambda: run.status().committed_epochs >= 1)
+        assert hosts(run) == 1 and run.plan.layout.slots == 4
+        dear.touch()
+        until(run, lambda: run.plan.layout.slots == 7 and hosts(run) == 2)
+        dear.unlink()
+        until(run, lambda: run.plan.layout.slots == 4)
+        epoch = run.status().epoch
+        until(run, lambda: run.status().epoch >= epoch + 2)
+        assert hosts(run) == 1
+    finally:
+        run.stop()
+    assert run.status().state == "stopped" and run.status().restarts == 0
+    said = "\n".join(event.detail for event in run.decisions())
+    assert "provision executors: 1 → 2, because steps want more subtasks than there are" in said
+    assert "effective: executors of the job went from 1 to 2" in said
+    assert "effective: executors of the job went from 2 to 1" in said
+    used_s = run.executor_s()
+    assert used_s is not None and run.busy_s * 0.95 < used_s < 0.95 * 2 * run.busy_s, "fewer than two all the time"
+    rows = run.rows("out")
+    windows = {int(row["window_start"].timestamp()) for row in rows}
+    assert windows == set(range(len(windows))) and len(windows) > 5
+    numbers = range(RATE * len(windows))
+    assert Counter((r["key"], int(r["window_start"].timestamp()), r["n"], r["total"]) for r in rows) == Counter(
+        (key, w, len(mine), sum(mine))
+        for key in range(KEYS)
+        for w in windows
+        if (mine := [i for i in numbers[RATE * w : RATE * (w + 1)] if i * 7 % KEYS == key])
+    )
+
+
+def until(run: Any, happened: Callable[[], bool]) -> None:
+    """Wait for it; a run that fails meanwhile raises, and pytest's timeout ends what never happens."""
+    while not happened():
+        assert not run.wait(0.05), "the run ended too early"
+
+
+def hosts(run: Any) -> int:
+    """Executors that subtasks of the newest epoch run on."""
+    newest = run.placements[-1][0]
+    return len({executor for epoch, _, _, executor, _ in list(run.placements) if epoch == newest})

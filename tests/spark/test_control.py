@@ -24,7 +24,9 @@ def test_a_run_is_controlled_and_overruled(spark: Any) -> None:
     sums = more.key_by("k").window(hr.whole_input()).reduce(name="sums", n=hr.count(), v=hr.sum("v"))
     sums.sink("out", hr.collect())
     job.constrain(source >> more, mean="1 ms", over="2 s")  # kept by no pipe between two processes
-    run = hr.start(job, spark=spark, parallelism=1, report="500 ms", chaining="dynamic", schedule="direct")
+    run = hr.start(
+        job, spark=spark, parallelism=1, report="500 ms", chaining="dynamic", schedule="direct", executors=(1, 2)
+    )
     try:
         asked = False
         while not run.wait(0.2):
@@ -36,6 +38,10 @@ def test_a_run_is_controlled_and_overruled(spark: Any) -> None:
         assert asked and kept.met_share is not None and kept.met_share < 0.5
         said = [event.what for event in run.decisions()]
         assert {"batch", "override"} <= set(said)
+        assert [e.detail for e in run.decisions() if "executors" in e.detail] == [
+            "executors: local[10] is one process and has none to manage"
+        ]
+        assert run.executor_s() is None
         late = [heard for heard in run.reports() if heard.stage > 0][-6:]
         assert {heard.backlog.schedule for heard in late} == {"odf"}, "the controller's later orders keep the schedule"
         served = {(flow.step, heard.index) for heard in run.reports() for flow in heard.flows if flow.items_in}

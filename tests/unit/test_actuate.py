@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import headrace as hr
-from headrace.actuate.controller import Controller, orders_of
+from headrace.actuate.controller import Controller, orders_of, wanted_subtasks
 from headrace.actuate.ledger import Ledger
 from headrace.actuate.ranks import Ranks
 from headrace.actuate.topology import control_job, overrides_of, topology_of
@@ -19,6 +20,7 @@ from headrace.control.loop import replay
 from headrace.control.settings import Change
 from headrace.control.state import State
 from headrace.errors import ConfigError, GraphError
+from headrace.graph.slots import fitted
 from headrace.measure.moments import Moments
 from headrace.measure.report import ChannelId, ChannelReport, Report, SubtaskId, SubtaskReport
 from headrace.measure.trace import read_lines
@@ -165,7 +167,7 @@ def test_a_bottleneck_gets_more_subtasks_and_the_trace_replays(tmp_path: Path) -
         controller.cycle(float(second), busy(plan, float(second), ranks.parallelism()), ranks)
     assert given[-1].active[1] == 4, "as many as there may be"
     assert any("scale work" in text for text in said)
-    assert controller.ledger.subtask_s["work"] > 11 * 2
+    assert controller.ledger.seconds["work"] > 11 * 2
     kept = controller.kept["s → count: mean ≤ 50 ms over 5 s"]
     assert kept.cycles >= 10 and kept.met_share == 1.0
     again = [
@@ -191,8 +193,19 @@ def test_observing_only_sends_no_new_orders(tmp_path: Path) -> None:
     assert any("withheld: observing only" in text for text in said)
 
 
+def test_orders_name_only_subtasks_that_are_there_while_wishes_go_further(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path)
+    small = replace(plan, layout=fitted(plan.layout, {1: 2, 2: 2}, 5))
+    assert [stage.subtasks for stage in small.layout.stages] == [2, 2, 1]
+    most = {step.name: step.most for step in topology_of(small).steps}
+    assert (most["work"], most["more"], most["count"]) == (4, 4, 3)
+    settings = State.of(control_job(small)).settings.changed([Change(parallelism={"work": 4, "more": 4, "count": 3})])
+    assert wanted_subtasks(settings, small.layout) == {1: 4, 2: 3}
+    assert orders_of(settings, Ranks.of(small, Orders(), ())).active == {1: 2, 2: 1}
+
+
 def test_the_ledger_counts_subtasks_over_time() -> None:
     ledger = Ledger()
     for at_s, n in ((0.0, 2), (1.0, 4), (3.0, 1)):
         ledger.add(at_s, {"work": n})
-    assert ledger.subtask_s == {"work": 2 * 1 + 4 * 2}
+    assert ledger.seconds == {"work": 2 * 1 + 4 * 2}

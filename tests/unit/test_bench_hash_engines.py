@@ -52,12 +52,31 @@ def test_wrong_answers_are_found() -> None:
     assert differences(workload, [(both, np.array([2, 1]), np.array([1, 3]))]) == (0, 0, 1)
 
 
-# scalla fact 4, and section 4's orders: INC spills nothing when states fit, and sort-merge is slower then
+# scalla fact 4, and section 4's orders: INC spills nothing when states fit, and sort-merge is slowest then, also
+# compared with MR-hash: both behind maps that combine (user count), and both on the records themselves
 def test_orders_hold_where_memory_suffices() -> None:
     workload = Workload("users", zipf_keys(1_000_000, 10_000, 0.8, seed=6))
     figures: dict[str, Any] = user_count(len(workload.numbers), lambda line: None, lambda keys: workload.batches())
     figures["settings"] = [asdict(measure(workload, "inc", 1.1))]
+    assert {"user_count_mr_s", "user_records_mr_s", "user_records_sort_merge_s"} <= figures.keys()
     assert failed_orders(figures) == []
+
+
+# scalla section 4: where states do not fit, sort-merge is slower than MR-hash (neither combines), and with memory for
+# a thirtieth of the trigrams slower than INC and DINC (all combine)
+def test_orders_hold_where_memory_does_not_suffice() -> None:
+    workload = Workload("trigrams mixed", vocabulary_keys(50_000, 10_000, 1.0, "mixed", seed=2), trigrams(10_000))
+    made = [measure(workload, engine, 0.02) for engine in ("inc", "dinc", "mr", "sort-merge", "sort-merge-records")]
+    assert [outcome.wrong for outcome in made] == [0] * 5
+    assert failed_orders({"settings": [asdict(outcome) for outcome in made]}) == []
+
+
+# scalla 2.3: combined by maps or not, MR-hash gives the same answers
+def test_maps_may_combine_before_mr_hash(tmp_path: Path) -> None:
+    workload = Workload("users", zipf_keys(30_000, 3000, 0.8, seed=3))
+    apart, combined = (grouped(engine, workload.batches(), 200_000, tmp_path) for engine in ("mr", "mr-combined"))
+    assert differences(workload, apart.groups) == differences(workload, combined.groups) == (0, 0, 0)
+    assert combined.spill_bytes < apart.spill_bytes / 2
 
 
 def test_orders_that_fail_are_told() -> None:
@@ -65,6 +84,18 @@ def test_orders_that_fail_are_told() -> None:
     figures = {"session_spill_ratio": 99.0, "rss_over_bound_mb": 0.1, "settings": [setting]}
     figures |= {"user_count_inc_s": 2.0, "user_count_dinc_s": 0.5, "user_count_sort_merge_s": 1.0}
     assert [sentence.split()[0] for sentence in failed_orders(figures)] == ["sessions:", "an", "INC", "inc"]
+    seconds = {"inc": 1.0, "dinc": 3.0, "mr": 3.0, "sort-merge": 2.0, "sort-merge-records": 3.0}
+    for workload, share, slow in (
+        ("trigrams mixed", 0.02, ["dinc", "mr"]),
+        ("trigrams mixed", 0.13, ["mr"]),  # the thesis does not say who is faster there
+        ("zipf 0.8", 0.02, ["mr"]),
+        ("zipf 0.8", 1.1, []),
+    ):
+        cell = [
+            {"engine": engine, "workload": workload, "memory_share": share, "seconds": took, "spill_bytes": 0}
+            for engine, took in seconds.items()
+        ]
+        assert sorted(sentence.split()[0] for sentence in failed_orders({"settings": cell})) == slow
     assert failed_orders({"rss_over_bound_mb": None}) == []
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from itertools import pairwise, product
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.plants import Run, drive, job_of, line
 
 from headrace.control.constraints import Constraint
-from headrace.control.kingman import Station, fit_of
+from headrace.control.kingman import Station, ceiling, fit_of
 from headrace.control.scaling import Wish, rebalance, resolve, scale_reactively
 from headrace.control.settings import Job, Policy
 from headrace.control.topology import Edge, Step, Topology
@@ -84,9 +85,24 @@ def test_rebalance_equals_brute_force(stations: list[Station], budget_ms: float)
 @given(st.lists(STATIONS, min_size=1, max_size=3), st.floats(0.1, 1e5))
 @settings(max_examples=100)
 def test_no_plan_is_busier_than_nine_tenths(stations: list[Station], budget_ms: float) -> None:
-    plan = rebalance(stations, budget_ms, [s.floor() for s in stations])
+    plan = rebalance(stations, budget_ms, [s.floor(ceiling(budget_ms, 5.0)) for s in stations])
     for s, p in zip(stations, plan):
         assert s.utilisation(p) <= 0.9 + 1e-9 or p == s.most
+
+
+def test_a_stop_is_made_good_within_what_the_bound_leaves() -> None:
+    """Waits after a stop of 0.2 s, worked off at the ceiling, add just the queues' share to the mean over 5 s."""
+    for queueing_ms in (10.0, 15.0, 26.0):
+        rho, due_s = ceiling(queueing_ms, 5.0), np.arange(0, 5, 1e-4)
+        waits_ms = np.maximum(200 - (1 - rho) * 1000 * due_s, 0)  # since the stop began
+        assert waits_ms.mean() == pytest.approx(queueing_ms, rel=0.01)
+    assert ceiling(1e6, 5.0) == 0.85 and ceiling(1.0, 5.0) == ceiling(-1.0, 5.0) == 0.6
+
+
+def test_looser_bounds_need_fewer_subtasks_even_without_variation() -> None:
+    calm = station(utilisation=0.5, p=8, variation=0.0)
+    needs = [scale_reactively([Wish("c", (calm,), ms)]).parallelism["a"] for ms in (7.0, 19.0, 39.0)]
+    assert needs == sorted(needs, reverse=True) and len(set(needs)) == 3
 
 
 # latency-guarantees fact 25: p=10, ρ=1.3 → 26; p=10, ρ=0.99 → 20; capped by p_max
@@ -169,6 +185,15 @@ def test_scale_downs_follow_each_other_at_once() -> None:
     falls = [(k, a - b) for k, (a, b) in enumerate(pairwise(counts)) if a != b]
     assert all(fall <= 1 for _, fall in falls)
     assert any(later == earlier + 1 for (earlier, _), (later, _) in pairwise(falls))
+
+
+def test_scale_downs_wait_until_the_last_has_been_measured() -> None:
+    topology = line(Step("work", 6, 1, 24))
+    model = PlantModel({"src": steady(100)}, {"work": StepModel(4.0), "out": StepModel(0.05)})
+    run = drive(job_of(topology, 40.0, settle_cycles=2), Plant(topology, model, seed=1), 40)
+    counts = [seen.parallelism["work"] for seen in run.seen]
+    falls = [k for k, (a, b) in enumerate(pairwise(counts)) if a != b]
+    assert counts[-1] <= 2 and min(later - earlier for earlier, later in pairwise(falls)) == 3
 
 
 def reversals(down_share: float) -> int:

@@ -410,6 +410,28 @@ def test_repeated_messages_seal_once(coordinator: Coordinator) -> None:
     assert len(sealed) == 1
 
 
+# chronostream §6(e): a restart with other subtasks waits for the border, and no epoch begins there that it would cut short
+def test_no_epoch_begins_while_the_query_is_about_to_be_replaced(coordinator: Coordinator) -> None:
+    coordinator.hello(b"a", hello(0))
+    coordinator.holding = True
+    assert coordinator.hello(b"b", hello(1)), "the epoch that has begun goes on"
+    coordinator.new_query()
+    assert not coordinator.holding
+    finish(coordinator, query=2)
+    sealed, attempts = coordinator.token, dict(coordinator.attempts)
+    coordinator.holding = True
+    assert coordinator.at_border and not coordinator.held
+    assert (
+        coordinator.hello(b"a", hello(0, query=2, epoch=1)) == coordinator.hello(b"b", hello(1, query=2, epoch=1)) == []
+    )
+    assert coordinator.held and coordinator.token == sealed and coordinator.attempts == attempts
+    assert sealed is not None
+    coordinator.versions.pick(0, sealed)
+    coordinator.new_query()
+    finish(coordinator, epoch=1, query=3)
+    assert coordinator.base == sealed
+
+
 # chronostream fact 33: zombie messages change nothing
 def test_zombies_are_fenced(coordinator: Coordinator) -> None:
     finish(coordinator)

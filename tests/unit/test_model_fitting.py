@@ -48,26 +48,27 @@ def test_what_no_report_shows_stays() -> None:
     assert found.steps["late"] == before.steps["late"] and found.transfer == SHUFFLED
 
 
-def twice_read(every_s: float, deadline_s: float, apart: float) -> tuple[Seconds, float]:
-    """Waits and mean interval of cuts when a source is read at two beats of one deadline, ``apart`` of it."""
-    beats_s = deadline_s * np.sort(np.concatenate([np.arange(200), np.arange(200) + apart]))
-    due_s = np.arange(0, 150 * deadline_s, every_s)
-    read_at = np.searchsorted(beats_s, due_s)
-    oldest_s = np.ceil(beats_s[read_at - 1] / every_s) * every_s  # of the records read with this one
-    return (oldest_s + deadline_s - due_s)[read_at > 1], float(np.diff(beats_s[:100]).mean())
+def paced_reading(every_s: float, deadline_s: float) -> tuple[Seconds, Seconds]:
+    """Waits of records, and times of cuts, when all that is due is read once its oldest has waited that long."""
+    due_s = np.arange(4000) * every_s
+    waits_s, cuts_s, at = [], [], 0
+    while due_s[at] + deadline_s < due_s[-1]:
+        cuts_s.append(due_s[at] + deadline_s)
+        end = int(np.searchsorted(due_s, cuts_s[-1] + 1e-9, side="right"))
+        waits_s.append(cuts_s[-1] - due_s[at:end])
+        at = end
+    return np.concatenate(waits_s), np.array(cuts_s)
 
 
-def test_a_paced_source_is_read_on_two_beats_at_any_distance() -> None:
-    """As ``runtime.subtask`` does: it wakes when a buffer is due, cuts it, then reads what came meanwhile."""
-    every_s, deadline_s = 0.0005, 0.040
-    cuts = paced_cuts(every_s, 0.0, Buffering(deadline_s))
-    runs = [twice_read(every_s, deadline_s, apart) for apart in np.linspace(0.02, 0.98, 25)]
-    waits_s = np.concatenate([waits for waits, _ in runs])
-    assert cuts.cycle_s == pytest.approx(np.mean([cycle for _, cycle in runs]), rel=0.05)
-    assert cuts.gathered.mean_s == pytest.approx(waits_s.mean(), rel=0.03)
-    assert cuts.gathered.var_s2 == pytest.approx(waits_s.var(), rel=0.10)
+@pytest.mark.parametrize("every_s", [0.0005, 0.003, 0.013])
+def test_a_paced_source_is_read_once_per_deadline(every_s: float) -> None:
+    """As ``runtime.subtask`` does."""
+    cuts = paced_cuts(every_s, 0.0, Buffering(0.040))
+    waits_s, cuts_s = paced_reading(every_s, 0.040)
+    assert np.diff(cuts_s) == pytest.approx(cuts.cycle_s) and cuts.cycle_cv2 == 0
+    assert cuts.gathered.mean_s == pytest.approx(waits_s.mean(), abs=every_s / 2)
     shares = np.array([np.mean(waits_s <= time_s) for time_s in (0.010, 0.020, 0.030)])
-    assert cuts.gathered.below(np.array([0.010, 0.020, 0.030])) == pytest.approx(shares, abs=0.04)
+    assert cuts.gathered.below(np.array([0.010, 0.020, 0.030])) == pytest.approx(shares, abs=every_s / 0.040)
 
 
 def test_a_record_that_comes_alone_waits_for_its_whole_deadline() -> None:

@@ -301,7 +301,7 @@ def test_a_report_names_the_oldest_settings_of_its_interval(tmp_path: Path) -> N
         reporter.begin(0, run.coordinator.sealed.token, Driver())  # type: ignore[union-attr]
         (meter,) = subtask._intake.meters()
         for settings, buffers in ((0, []), (3, []), (3, [2]), (3, [3]), (4, [4])):
-            subtask._obey({"kind": "orders", **Orders(settings).to_wire()})
+            subtask._obey({"kind": "orders", "token": str(run.coordinator.token), **Orders(settings).to_wire()})
             for version in buffers:
                 meter.served(Frame(edges.Kind.DATA, meter.edge, 0, 1, 1, settings=version), 0, 0)
             reporter.send(1_000_000, exhausted=False)

@@ -246,3 +246,29 @@ def test_long_keys_stay_within_the_bound(tmp_path: Path) -> None:
         counts |= dict(zip(table.key_columns(rows)[0].to_pylist(), table.results(rows)[0].to_pylist()))
     assert counts == dict.fromkeys(keys, 2)
     states.close()
+
+
+# scalla 2.5: what is refused may be combined before it is written (cb), or not (init alone): the states are the same
+def test_refused_records_combined_or_not() -> None:
+    node = ReduceNode("step", ("k",), None, (("n", hr.count()), ("total", hr.sum("v"))), ("before",))
+    made = make_table(node, SCHEMA, OUT, Guard("step", "fail"), 4)
+    partials = Partials(made.key_fields, made.accumulators)
+    batch = pa.RecordBatch.from_arrays([pa.array([3, 1, 3]), pa.array([10, 20, 30])], schema=SCHEMA)
+    one, each = (
+        of(batch, [batch.column(0)], 7, np.zeros(3, np.int64)).to_pylist() for of in (partials.of, partials.of_each)
+    )
+    assert [(row["k"], row["n.n"], row["total.value"]) for row in one] == [(3, 2, 40), (1, 1, 20)]
+    assert [(row["k"], row["n.n"], row["total.value"]) for row in each] == [(3, 1, 10), (1, 1, 20), (3, 1, 30)]
+    assert {row["__pane"] for row in each} == {7}
+
+
+def test_few_repeated_keys_are_written_one_by_one(tmp_path: Path) -> None:
+    """Distinct keys are looked through once in a while only; the answers stay exact."""
+    reducers = {"n": hr.count(), "total": hr.sum("v")}
+    keys = [*np.random.default_rng(3).permutation(6000).tolist(), *([7000] * 9000)]
+    states = states_of(tmp_path, "inc", reducers, slots=100)
+    assert isinstance(states, BoundedTable)
+    feed(states, keys)
+    assert 5900 < states.disk.rows_added < 11_000, "where keys repeat again, they are combined again"
+    assert answers(states) == expected_sums(keys, list(range(len(keys))))
+    states.close()

@@ -46,9 +46,15 @@ def _rows(table: pa.Table) -> list[tuple[Any, ...]]:
     memory_bytes=st.sampled_from([1, 300, 1500, 10**6]),
     merge_factor=st.integers(2, 5),
     per_batch=st.integers(1, 50),
+    combine=st.booleans(),
 )
 def test_groups_are_exact(
-    keys: list[Any], memory_bytes: int, merge_factor: int, per_batch: int, tmp_path_factory: pytest.TempPathFactory
+    keys: list[Any],
+    memory_bytes: int,
+    merge_factor: int,
+    per_batch: int,
+    combine: bool,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     values = [7 * i - 50 for i in range(len(keys))]
     kind = pa.string() if keys and isinstance(keys[0], str) else pa.int64()
@@ -57,14 +63,15 @@ def test_groups_are_exact(
         for i in range(0, len(keys), per_batch)
     ]
     directory = tmp_path_factory.mktemp("runs")
-    _, table = _grouped(directory, batches, memory_bytes=memory_bytes, merge_factor=merge_factor)
+    _, table = _grouped(directory, batches, memory_bytes=memory_bytes, merge_factor=merge_factor, combine=combine)
     assert _rows(table) == _expected(keys, values)
     assert not list(directory.iterdir()), "runs are removed at the end"
 
 
 # scalla fact 2: one key, all keys distinct, adversarial orders, nothing at all
+@pytest.mark.parametrize("combine", [True, False])
 @pytest.mark.parametrize("order", ["one key", "ascending", "descending", "shuffled", "cyclic", "empty"])
-def test_exact_in_any_order(order: str, tmp_path: Path) -> None:
+def test_exact_in_any_order(order: str, combine: bool, tmp_path: Path) -> None:
     n = 20_000
     keys = {
         "one key": np.zeros(n, np.int64),
@@ -75,7 +82,7 @@ def test_exact_in_any_order(order: str, tmp_path: Path) -> None:
         "empty": np.arange(0),
     }[order]
     values = np.arange(len(keys), dtype=np.int64)
-    _, table = _grouped(tmp_path, [(keys, values)], memory_bytes=40_000, merge_factor=3)
+    _, table = _grouped(tmp_path, [(keys, values)], memory_bytes=40_000, merge_factor=3, combine=combine)
     distinct, of_row = np.unique(keys, return_inverse=True)
     assert table["key"].to_pylist() == distinct.tolist()
     assert table["count"].to_pylist() == np.bincount(of_row, minlength=len(distinct)).tolist()
@@ -94,24 +101,26 @@ def test_what_fits_is_not_written(tmp_path: Path) -> None:
     assert table.num_rows == 100
 
 
-def test_written_bytes_follow_the_merge_tree(tmp_path: Path) -> None:
-    """Distinct keys: the runs of the 2F−1 rule, each written once and read once, but for block headers."""
+# scalla 2.1: without a combiner the cost is the model's whatever the keys; with one, if all are distinct
+@pytest.mark.parametrize(("combine", "keys", "row_bytes"), [(True, 160_000, 24), (False, 160_000, 16), (False, 9, 16)])
+def test_written_bytes_follow_the_merge_tree(combine: bool, keys: int, row_bytes: int, tmp_path: Path) -> None:
+    """The runs of the 2F−1 rule, each written once and read once, but for block headers."""
     rows, factor = 160_000, 4
-    engine, _ = _grouped(
-        tmp_path, [(np.random.default_rng(4).permutation(rows), np.ones(rows))], memory_bytes=10**6, merge_factor=factor
-    )
-    runs, rest = divmod(rows, engine.buffer_bytes // 24)
-    tree = merge_tree([engine.buffer_bytes] * runs + ([rest * 24] if rest else []), factor)
-    assert tree.merges >= 4
+    numbers = np.random.default_rng(4).permutation(rows) % keys
+    engine, _ = _grouped(tmp_path, [(numbers, np.ones(rows))], memory_bytes=10**6, merge_factor=factor, combine=combine)
+    runs, rest = divmod(rows, engine.buffer_bytes // row_bytes)
+    tree = merge_tree([engine.buffer_bytes] * runs + ([rest * row_bytes] if rest else []), factor)
+    assert tree.merges >= 3
     assert engine.io.written_bytes == engine.io.read_bytes == pytest.approx(tree.written_bytes, rel=0.05)
     assert engine.io.written_bytes >= tree.written_bytes * 0.99
     reads = tree.written_bytes * (factor + factor**0.5) / engine.buffer_bytes
-    assert engine.io.reads == pytest.approx(reads, rel=0.3)
+    assert engine.io.reads == pytest.approx(reads, rel=0.3 if combine else 0.4)  # the last merge reads less at once
 
 
 # scalla fact 20, for the baseline: working copies included, memory stays within the budget
+@pytest.mark.parametrize("combine", [True, False])
 @pytest.mark.parametrize("text", [False, True])
-def test_memory_stays_within_the_budget(text: bool, tmp_path: Path) -> None:
+def test_memory_stays_within_the_budget(text: bool, combine: bool, tmp_path: Path) -> None:
     rows, memory_bytes = 150_000, 1_500_000
     numbers = np.random.default_rng(6).permutation(rows)
     keys = pa.array([f"user-{i}" for i in numbers.tolist()]) if text else pa.array(numbers)
@@ -121,7 +130,7 @@ def test_memory_stays_within_the_budget(text: bool, tmp_path: Path) -> None:
     pa.set_memory_pool(pool)
     tracemalloc.start()
     try:
-        engine = SortMerge(tmp_path, memory_bytes=memory_bytes, merge_factor=6)
+        engine = SortMerge(tmp_path, memory_bytes=memory_bytes, merge_factor=6, combine=combine)
         for start in range(0, rows, 1000):
             engine.add(keys.slice(start, 1000), values[start : start + 1000])
         assert sum(part.num_rows for part in engine.groups()) == rows
@@ -129,7 +138,7 @@ def test_memory_stays_within_the_budget(text: bool, tmp_path: Path) -> None:
     finally:
         tracemalloc.stop()
         pa.set_memory_pool(before)
-    assert engine.io.written_bytes > 2 * memory_bytes
+    assert engine.io.written_bytes > 1.5 * memory_bytes
     assert peak_bytes <= memory_bytes
 
 

@@ -17,6 +17,8 @@ from headrace.control.loop import decide
 from headrace.control.settings import Change, Job, Overrides, Settings
 from headrace.control.standing import Standing
 from headrace.control.state import State
+from headrace.graph.slots import elastic_legs
+from headrace.graph.stages import Layout
 from headrace.measure.report import ChannelId, Report
 from headrace.measure.trace import Observation, write
 from headrace.runtime.orders import Orders, Sender
@@ -70,6 +72,11 @@ class Controller:
         """Put the first settings into force."""
         self._order(Ranks.of(self.plan, Orders(), ()))
 
+    def laid_out(self, plan: JobPlan, ranks: Ranks) -> None:
+        """The job goes on with other subtasks: what they did not allow for may be in force now."""
+        self.plan = plan
+        self._order(ranks)
+
     def _order(self, ranks: Ranks) -> None:
         policy, edges = self.job.policy, {edge for c in self.job.constraints for edge in c.edges}
         sized = dict.fromkeys(sorted(edges), policy.sizes.most_bytes) if policy.cut_by == "size" else {}
@@ -121,12 +128,8 @@ def orders_of(settings: Settings, ranks: Ranks, sized: Mapping[int, int] | None 
 
     ``sized`` edges are cut by size, at first by the one given; no record waits longer than a second for that.
     """
-    stages = ranks.plan.layout.stages
-    active = {
-        stage.index: settings.parallelism[stage.steps[0]]
-        for stage in stages
-        if stage.index == stage.first and stage.steps and stage.least < stage.subtasks
-    }
+    layout = ranks.plan.layout
+    active = {at: min(n, layout.stages[at].subtasks) for at, n in wanted_subtasks(settings, layout).items()}
     deadlines_ms, sizes = dict(settings.deadlines_ms), dict(settings.sizes_bytes)
     for edge, size in (sized or {}).items():
         for channel in ranks.channels(edge):
@@ -134,6 +137,11 @@ def orders_of(settings: Settings, ranks: Ranks, sized: Mapping[int, int] | None 
             sizes.setdefault(channel, size)
     deadlines = {channel: round(1000 * ms) for channel, ms in deadlines_ms.items()}
     return Orders(settings.version, _lowest(deadlines, ranks), _lowest(sizes, ranks), active, settings.chained)
+
+
+def wanted_subtasks(settings: Settings, layout: Layout) -> dict[int, int]:
+    """Per elastic leg: how many subtasks the settings ask for, be they there or not."""
+    return {leg.index: settings.parallelism[leg.steps[0]] for leg in elastic_legs(layout)}
 
 
 def _lowest(values: Mapping[ChannelId, int], ranks: Ranks) -> dict[Sender, int]:

@@ -1,4 +1,4 @@
-"""What a run has used: subtask-seconds per step, as scaling changes their number."""
+"""What a run has used: seconds of subtasks per step, and of executors, as their numbers change."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Ledger:
-    """Adds up active subtasks over time; what was there at one cycle counts until the next."""
+    """Adds up what is there over time; what was there at one count is there until the next."""
 
-    subtask_s: dict[str, float] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
     _at_s: float | None = None
-    _parallelism: Mapping[str, int] = field(default_factory=dict)
+    _there: Mapping[str, int] = field(default_factory=dict)
 
-    def add(self, at_s: float, parallelism: Mapping[str, int]) -> None:
+    def add(self, at_s: float, there: Mapping[str, int]) -> None:
         if self._at_s is not None:
-            for step, n in self._parallelism.items():
-                self.subtask_s[step] = self.subtask_s.get(step, 0.0) + n * (at_s - self._at_s)
-        self._at_s, self._parallelism = at_s, dict(parallelism)
+            for name, n in self._there.items():
+                self.seconds[name] = self.seconds.get(name, 0.0) + n * (at_s - self._at_s)
+        self._at_s, self._there = at_s, dict(there)

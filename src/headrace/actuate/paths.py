@@ -81,7 +81,7 @@ def limits_of(plan: JobPlan, stages: int) -> Limits:
     for stage in plan.layout.stages[:stages]:
         nodes = [plan.graph.by_name[name] for name in stage.steps if name in plan.graph.by_name]
         free = stage.index > 0 and all(node.options.parallelism is None for node in nodes)
-        limits.append((1 if free else stage.least, stage.subtasks))
+        limits.append((1 if free else stage.least, stage.most))
     return tuple(limits)
 
 

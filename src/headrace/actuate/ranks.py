@@ -1,6 +1,6 @@
 """Which subtasks of a stage have work: the controller numbers those, and knows of no others.
 
-A stage holds as many subtasks as may ever be needed. Of a stateless stage the first few are active; of a
+A stage holds as many subtasks as may be needed before the next restart. Of a stateless stage the first few are active; of a
 keyed one those that own slices, which may be any.
 """
 
@@ -28,7 +28,7 @@ class Ranks:
         for stage in plan.layout.stages:
             first = plan.layout.stages[stage.first]
             keyed = any(edge.keyed for edge in plan.layout.border(first.index))
-            if first.least == first.subtasks or (keyed and not owners):
+            if not first.elastic or (keyed and not owners):
                 active[stage.index] = tuple(range(stage.active))
             elif keyed:
                 active[stage.index] = tuple(owners[first.index])

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from math import ceil
 
+from headrace.config import Settings
 from headrace.control.constraints import Constraint, paths_between
+from headrace.control.executors import PATIENCE_S
 from headrace.control.settings import Job, Overrides, Policy
 from headrace.control.topology import Edge, Step, Topology
 from headrace.errors import ConfigError
@@ -20,6 +23,9 @@ with 0.8 the mean of a busy path comes to lie at the bound itself, and every sec
 _FIT_LIMITS = 0.8, 2.0
 """The prototype clamps to 1.2 above; a backlog that drains makes waits look longer than any load would."""
 
+_SETTLE_CYCLES = 2
+"""The thesis adjusts every 5 s; of one second a share of a tenth is buffers of the parallelism before."""
+
 
 def topology_of(plan: JobPlan) -> Topology:
     """Steps, those that edges pass through among them, with the subtasks of their stages; all edges.
@@ -32,7 +38,7 @@ def topology_of(plan: JobPlan) -> Topology:
     for name, at in layout.stage_of.items():
         node, stage = plan.graph.by_name.get(name), layout.stages[at]
         options = node.options if node is not None else StepOptions()
-        step = Step(name, stage.active, stage.least, stage.subtasks, options.latency, chain=options.chain)
+        step = Step(name, stage.active, stage.least, stage.most, options.latency, chain=options.chain)
         steps.append(replace(step, source=isinstance(node, SourceNode), sink=isinstance(node, SinkNode)))
     edges = tuple(
         Edge(e.id, e.source, e.target, e.border is None, e.target not in layout.movable, common=True)
@@ -53,9 +59,19 @@ def control_job(plan: JobPlan, *, observe_only: bool = False, overrides: Overrid
         first_deadline_ms=settings.cut_s * 1000,
         fit_limits=_FIT_LIMITS,
         batching_share=_BATCHING_SHARE,
+        patience_cycles=_patience_cycles(settings),
+        settle_cycles=_SETTLE_CYCLES,
     )
     constraints = tuple(constraint_of(bound, topology) for bound in plan.graph.constraints)
     return Job(topology, constraints, policy, overrides or Overrides(), plan.layout.chained)
+
+
+def _patience_cycles(settings: Settings) -> int:
+    """Executors that have to come first take their time, and then wait for the border of an epoch."""
+    usual = Policy().patience_cycles
+    if settings.executors is None:
+        return usual
+    return max(usual, ceil(2 * (PATIENCE_S + settings.epoch_s) / settings.report_s))
 
 
 def constraint_of(bound: Bound, topology: Topology) -> Constraint:

@@ -63,7 +63,7 @@ def primetest(options: Options) -> Figures:
     from headrace.bench.primetest import primetest as run
 
     asked_ms = 50.0 if options.bound_ms is None else options.bound_ms
-    load = Load(options.rate or 200, (options.seconds or 270) / len(STAIRS))
+    load = Load(options.rate or 300, (options.seconds or 270) / len(STAIRS))
     return run((asked_ms,) if asked_ms else BOUNDS_MS, load, _tell, peers=options.stock, **options.settings)
 
 

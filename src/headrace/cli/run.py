@@ -18,7 +18,8 @@ from headrace.cli.answers import VIOLATED, answering, messages
 from headrace.cli.chatter import quiet_spark
 from headrace.cli.loading import load_job
 from headrace.cli.watching import Watch, follow, run_figures
-from headrace.errors import UnitError
+from headrace.config import executor_limits
+from headrace.errors import ConfigError, UnitError
 from headrace.running import start
 from headrace.signals import StopWish
 from headrace.units import duration_s
@@ -43,6 +44,9 @@ def run(
         str | None, typer.Option(help="How much input a failure may repeat on average, for example '60 s'.")
     ] = None,
     parallelism: options.Parallelism = None,
+    executors: Annotated[
+        str | None, typer.Option(help="Executors of a cluster, fewest to most, as constraints need them: '1:4'.")
+    ] = None,
     strict: options.Strict = False,
     json: options.Json = False,
     traceback: options.Traceback = False,
@@ -57,6 +61,7 @@ def run(
     settings |= {"epoch": epoch if epoch == "auto" else checked_duration("--epoch", epoch)} if epoch else {}
     settings |= {"recovery": checked_duration("--recovery", recovery)} if recovery else {}
     settings |= {"parallelism": parallelism} if parallelism else {}
+    settings |= {"executors": checked_limits(executors)} if executors else {}
     with answering(as_json=json, traceback=traceback) as answer:
         job = load_job(app)
         answer |= {"job": "+".join(one.name for one in ([job] if isinstance(job, Job) else job)), "mode": mode}
@@ -94,6 +99,14 @@ def checked_duration(option: str, text: str) -> str:
     except UnitError as error:
         raise typer.BadParameter(str(error)) from None
     return text
+
+
+def checked_limits(text: str) -> tuple[int, int] | None:
+    """``1:4`` as limits, or a usage error."""
+    try:
+        return executor_limits([int(part) for part in text.split(":")])
+    except (ValueError, ConfigError):
+        raise typer.BadParameter(f"--executors {text}: give the fewest and the most, such as 1:4") from None
 
 
 def violations(handle: Run) -> int | None:

@@ -66,7 +66,8 @@ def _wish(view: View, standing: Standing, path: Path) -> Wish | Proposal:
     elastic = tuple(station for station in stations if station.least < station.most)
     rigid_ms = sum(station.wait_ms(station.parallelism) for station in stations if station.least == station.most)
     left_ms = split.queueing_ms - rigid_ms
-    return Wish(standing.constraint.name, elastic, left_ms if left_ms > 0 else _FALLBACK_MS * len(elastic), left_ms > 0)
+    queueing_ms = left_ms if left_ms > 0 else _FALLBACK_MS * len(elastic)
+    return Wish(standing.constraint.name, elastic, queueing_ms, standing.constraint.over_s, left_ms > 0)
 
 
 def _unattainable(view: View, standing: Standing, wish: Wish) -> Iterator[Proposal]:
@@ -87,7 +88,10 @@ def _proposals(view: View, wishes: list[Wish]) -> Iterator[Proposal]:
     stations = {station.name: station for wish in wishes for station in wish.stations}
     spare = [replace(wish, queueing_ms=view.job.policy.down_share * wish.queueing_ms) for wish in wishes]
     now = {name: view.topology.by_name[name].parallelism for name in stations}
-    for plan, sign in ((scale_reactively(wishes), 1), (scale_reactively(spare), -1)):
+    plans = [(scale_reactively(wishes), 1)]
+    if view.settled:
+        plans.append((scale_reactively(spare), -1))
+    for plan, sign in plans:
         wanted = _together(view, plan)
         moved = [name for name in wanted if sign * (wanted[name] - now[name]) >= _least_change(view, now[name])]
         done: set[str] = set()
@@ -131,7 +135,7 @@ def _proposal(view: View, station: Station, parallelism: int, reason: str, group
         station.name,
         f"{station.parallelism} → {parallelism} subtasks",
         reason,
-        {"utilisation": station.peak_utilisation, "predicted_wait_ms": station.wait_ms(parallelism)},
+        {"utilisation": station.peak_utilisation, "predicted_wait_ms": station.queue_ms(parallelism)},
         expects,
     )
     return Proposal(decision, Change(parallelism=dict.fromkeys(sorted(group), parallelism)))

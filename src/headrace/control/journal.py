@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-Action = Literal["batch", "resize", "chain", "scale", "hold", "give up"]
+Action = Literal["batch", "resize", "chain", "scale", "provision", "hold", "give up"]
 Verdict = Literal["effective", "ineffective", "unknown"]
 
 _LEAST_GAIN = 0.1
@@ -23,10 +23,10 @@ class Expectation:
     """That a measured quantity goes from one value to another until the given cycle.
 
     ``quantity`` and ``element`` name what the loop can look up again: a step's ``utilisation``, or an
-    edge's ``wait_ms``.
+    edge's ``wait_ms``. ``executors`` are counted when a restart with others is over.
     """
 
-    quantity: Literal["utilisation", "wait_ms"]
+    quantity: Literal["utilisation", "wait_ms", "executors"]
     element: str | int
     before: float
     after: float

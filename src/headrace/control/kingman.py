@@ -11,9 +11,21 @@ from dataclasses import dataclass
 
 from headrace.model.queueing import kingman
 
-_CEILING = 0.7
-"""Utilisation that scaling plans for at most. The thesis has no such limit, and with small variations its model
-would go close to 1, where the next rise of the load makes a bottleneck, and a backlog that violates any bound."""
+_STOP_MS = 200.0
+"""How long a job stands still now and then: the gap between two epochs on one machine."""
+_LEAST_CEILING, _MOST_CEILING = 0.6, 0.85
+"""More idle time would not keep a bound that a stop breaks anyway; with less, any wait is a guess."""
+
+
+def ceiling(queueing_ms: float, over_s: float) -> float:
+    """The utilisation from which queues could not make good for a stop within what a bound leaves them.
+
+    Ours: the thesis has no such limit, and with small variations its model would go close to 1. After a stop of h,
+    waits fall from h to nothing within h / (1 − ρ), which adds h² / 2(1 − ρ) to the waits of all that came within
+    ``over_s``. So a loose bound needs fewer subtasks also where queues are short.
+    """
+    idle = _STOP_MS**2 / (2 * over_s * 1000 * queueing_ms) if queueing_ms > 0 else 1.0
+    return min(max(1 - idle, _LEAST_CEILING), _MOST_CEILING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +50,13 @@ class Station:
     batch_ms: float = 0.0
 
     def wait_ms(self, parallelism: int) -> float:
-        """The predicted wait with another parallelism: ``a / (p - b)``, infinite for ``p ≤ b``."""
+        """What an item waits with another parallelism, and for the rest of its buffer more or less than now."""
+        return self.queue_ms(parallelism) + self.batch_ms * (self.parallelism / parallelism - 1)
+
+    def queue_ms(self, parallelism: int) -> float:
+        """The predicted wait in the queue: ``a / (p - b)``, infinite for ``p ≤ b``."""
         gap_ms = self.gap_ms * parallelism / self.parallelism
-        queue_ms = self.fit * kingman(self.service_ms, gap_ms, self.gap_variation**2, self.service_variation**2)
-        return queue_ms + self.batch_ms * (self.parallelism / parallelism - 1)
+        return self.fit * kingman(self.service_ms, gap_ms, self.gap_variation**2, self.service_variation**2)
 
     def utilisation(self, parallelism: int) -> float:
         return self.load / parallelism
@@ -51,7 +66,7 @@ class Station:
         """Offered load in servers: the thesis's ``S p / A``, below which no parallelism suffices."""
         return self.service_ms * self.parallelism / self.gap_ms
 
-    def floor(self, ceiling: float = _CEILING) -> int:
+    def floor(self, ceiling: float) -> int:
         """The least parallelism that keeps utilisation at the ceiling, within the user's limits."""
         return min(self.most, max(self.least, math.ceil(self.load / ceiling - 1e-9)))
 

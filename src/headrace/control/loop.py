@@ -66,8 +66,16 @@ def look(job: Job, state: State, recent: Recent, seen: Observation) -> View:
     topology = job.topology.scaled(seen.parallelism)
     summary = recent.summary(seen.at_s, FRESH_INTERVALS * job.policy.interval_s)
     standings = tuple(standing(c, topology, recent, seen.at_s, state.settings.chained) for c in job.constraints)
-    pooled = Summary(recent.pooled(max(state.shaped_s, seen.at_s - recent.span_s)), {}, {})
-    return View(job, state.cycle, seen.at_s, topology, state.settings, summary, pooled, standings, state.since)
+    pooled = Summary(recent.pooled(max(_clean_s(job, state, seen), seen.at_s - recent.span_s)), {}, {})
+    return View(
+        job, state.cycle, seen.at_s, topology, state.settings, summary, pooled, standings, state.since, state.shaped_s
+    )
+
+
+def _clean_s(job: Job, state: State, seen: Observation) -> float:
+    """Since when all that was measured is of the shape of now: its first interval counts only until there is another."""
+    interval_s = job.policy.interval_s
+    return state.shaped_s + interval_s if seen.at_s - state.shaped_s > 1.5 * interval_s else state.shaped_s
 
 
 def _unrepeated(proposals: Iterable[Proposal]) -> list[Proposal]:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from headrace.control.kingman import Station
+from headrace.control.kingman import Station, ceiling
 
 BOTTLENECK = 0.99
 """Utilisation from which a step is a bottleneck; the thesis says close to 1, its prototype 0.99."""
@@ -60,7 +60,7 @@ def _gain_ms(station: Station, parallelism: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What one constraint asks of scaling: the stations of its path and the wait they may cost.
+    """What one constraint asks of scaling: the stations of its path and the wait they may cost, over so many seconds.
 
     Not ``enforceable``: the rest of the path uses up the bound, and the wait is a fallback.
     """
@@ -68,7 +68,12 @@ class Wish:
     constraint: str
     stations: tuple[Station, ...]
     queueing_ms: float
+    over_s: float = 5.0
     enforceable: bool = True
+
+    @property
+    def ceiling(self) -> float:
+        return ceiling(self.queueing_ms, self.over_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +100,13 @@ def scale_reactively(wishes: Sequence[Wish]) -> Plan:
                 plan[station.name] = wanted
                 reasons[station.name] = f"bottleneck on {wish.constraint}: utilisation {station.peak_utilisation:.2f}"
             continue
-        floors = [max(station.floor(), plan.get(station.name, 0)) for station in wish.stations]
+        floors = [max(station.floor(wish.ceiling), plan.get(station.name, 0)) for station in wish.stations]
         for station, wanted in zip(wish.stations, rebalance(wish.stations, wish.queueing_ms, floors)):
             if wanted > plan.get(station.name, 0):
                 plan[station.name] = wanted
-                reasons[station.name] = f"{wish.constraint} leaves {wish.queueing_ms:.3g} ms for queues"
+                reasons[station.name] = _why(wish)
     return Plan(plan, reasons)
+
+
+def _why(wish: Wish) -> str:
+    return f"{wish.constraint} leaves {wish.queueing_ms:.3g} ms for queues, utilised up to {wish.ceiling:.0%}"

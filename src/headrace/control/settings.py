@@ -20,7 +20,8 @@ class Policy:
     scaling rests after a finished scale-up: backlogs drain and connections open. Subtasks that did not
     come after ``patience_cycles`` are no longer asked for (ours: a cluster may be full). A rebalancing of
     less than ``least_change`` of a step's subtasks is not worth its cost. Ours: what is taken away
-    must also fit ``down_share`` of the queues' budget, or noise would send a step to and fro. The thesis
+    must also fit ``down_share`` of the queues' budget, or noise would send a step to and fro; and it is taken from what
+    was measured for ``settle_cycles`` with the same parallelism, not while buffers of another still came. The thesis
     ships at once until it has measured; ``first_deadline_ms`` spares a fast stream that start.
     """
 
@@ -34,6 +35,7 @@ class Policy:
     patience_cycles: int = 30
     least_change: float = 0.04
     down_share: float = 0.8
+    settle_cycles: int = 0
     fit_limits: tuple[float, float] | None = None
     first_deadline_ms: float = 0.0
     observe_only: bool = False

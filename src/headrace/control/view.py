@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -21,8 +22,8 @@ class View:
     """The job as it is now.
 
     ``summary`` is of the newest reports, ``pooled`` of all in the span since the job last changed
-    its shape: deadlines follow the first, parallelism the second, which is less noisy. ``since`` has
-    the settings version that last changed each channel.
+    its shape, which is ``shaped_s``: deadlines follow the first, parallelism the second, which is less noisy.
+    ``since`` has the settings version that last changed each channel.
     """
 
     job: Job
@@ -34,6 +35,13 @@ class View:
     pooled: Summary
     standings: tuple[Standing, ...]
     since: Mapping[ChannelId, int]
+    shaped_s: float = -math.inf
+
+    @property
+    def settled(self) -> bool:
+        """Whether the parallelism of now has been measured for long enough to take some of it away."""
+        policy = self.job.policy
+        return self.at_s - self.shaped_s >= (policy.settle_cycles + 0.5) * policy.interval_s
 
     def channel(self, id: ChannelId) -> ChannelReport | None:
         """A channel's report, unless it is older than the channel's last change."""

@@ -46,8 +46,9 @@ class Pass:
 class Stage:
     """The steps hosted by one Spark stage at the start, inputs first.
 
-    ``subtasks`` are as many as may ever be active, ``active`` as many as are given work at the start,
-    ``least`` as few as there may be. ``first`` and ``last`` are the stages of its leg.
+    ``subtasks`` are as many as are there, ``active`` as many of them as are given work at the start, ``least``
+    as few as may be active and ``most`` as many as may ever be: fewer are there only where executors come and
+    go (``graph.slots``). ``first`` and ``last`` are the stages of its leg.
     """
 
     index: int
@@ -56,8 +57,13 @@ class Stage:
     shuffled: bool
     active: int
     least: int
+    most: int
     first: int
     last: int
+
+    @property
+    def elastic(self) -> bool:
+        return self.least < self.most
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +143,7 @@ def lay_out(graph: Graph, parallelism: int, *, dynamic: bool = False) -> Layout:
             steps = [p.name for p in passes if p.stage == index]
             steps += [node.name for node in members if stage_of[node.name] == index]
             shuffled = index == start and any(e.keyed or e.spread for e in edges if e.border == index)
-            stages.append(Stage(index, tuple(steps), most, shuffled, active, least, start, start + hops[at] - 1))
+            stages.append(Stage(index, tuple(steps), most, shuffled, active, least, most, start, start + hops[at] - 1))
     movable = {n.name for n in graph.nodes if _is_stateless(n) and hops[leg[n.name]] > 1}
     apart_steps = frozenset(node.name for node in graph.nodes if not node.options.chain)
     return Layout(tuple(stages), tuple(edges), tuple(passes), stage_of, frozenset(movable), apart_steps)

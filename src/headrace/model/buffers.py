@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headrace.model.laws import Beaten, Gathered
+from headrace.model.laws import Gathered
 
 _NOISE = 1e-9
 
@@ -21,7 +21,7 @@ class Buffering:
 class Cuts:
     """What one sender ships: a buffer every ``cycle_s``, for all receivers together."""
 
-    gathered: Gathered | Beaten
+    gathered: Gathered
     cycle_s: float
     cycle_cv2: float
 
@@ -63,14 +63,13 @@ def cuts_of(opened_per_s: float, opened_cv2: float, bytes_per_s: float, bufferin
 def paced_cuts(every_s: float, record_bytes: float, buffering: Buffering) -> Cuts:
     """A source's buffers when a record is due every ``every_s``, as ``runtime.subtask`` reads such a source.
 
-    It wakes when its open buffer is due, cuts it, and then reads what came meanwhile into the next. So there are two
-    beats per deadline, at any distance from each other: intervals uniform up to a deadline, of a cv² of one third.
+    It sleeps until the oldest record that is due has waited for the whole deadline, then reads and ships all that are.
     """
     lifetime_s = buffering.deadline_s
     if record_bytes:
         lifetime_s = min(lifetime_s, buffering.most_bytes / record_bytes * every_s)
     records = int(lifetime_s / every_s + _NOISE) + 1
-    return Cuts(Beaten(lifetime_s, 1 / records), max(every_s, records * every_s / 2), 1 / 3 if records > 1 else 0.0)
+    return Cuts(Gathered(lifetime_s, 1 / records), records * every_s, 0.0)
 
 
 def rows_of(cuts: Cuts, items_per_s: float, senders: int, receivers: int) -> Rows:

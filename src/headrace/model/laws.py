@@ -87,30 +87,6 @@ class Gathered:
 
 
 @dataclass(frozen=True, slots=True)
-class Beaten:
-    """The wait in buffers of one deadline that are cut on two interleaved beats, at a random distance.
-
-    Records due in the part x of a deadline between one beat's reading and the other's wait from 1 − x to 1 of it, the
-    others from x to 1; over all x the density rises from none at zero. A record that comes alone waits for all of it.
-    """
-
-    lifetime_s: float
-    alone_share: float
-
-    @property
-    def mean_s(self) -> float:
-        return self.lifetime_s * (2 + self.alone_share) / 3
-
-    @property
-    def var_s2(self) -> float:
-        return self.lifetime_s**2 * (1 + self.alone_share) / 2 - self.mean_s**2
-
-    def below(self, times_s: Seconds) -> Seconds:
-        joined = np.clip(times_s / max(self.lifetime_s, _NOTHING_S), 0.0, 1.0) ** 2 * (1 - self.alone_share)
-        return np.where(times_s >= self.lifetime_s, 1.0, joined)
-
-
-@dataclass(frozen=True, slots=True)
 class Waiting:
     """A queue's wait: none when the server is idle, else exponential (exact for M/M/1)."""
 

@@ -61,7 +61,8 @@ class EdgeWriter:
     A spread edge gives the first ``active`` of them records in turn. ``since_us``: when the clock of
     what is to be sent began; it leaves after ``deadline_us`` or with ``limit_bytes``, whatever is first.
     ``entered_us`` is the sum over the pending rows of when each came: with it a row's mean wait is known
-    at the cut; what a source let wait, in place of the buffer, counts too. It is the open buffer's, so that of each receiver's part of it only in the mean.
+    at the cut; what a source let wait, in place of the buffer, counts too. It is the open buffer's, and of each
+    receiver's part only in the mean.
     """
 
     edge: Edge

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,18 +90,19 @@ class Source(Operator):
         return all(p.reader.exhausted for p in self._partitions)
 
     def poll(self, max_rows: int, now_us: int) -> bool:
-        """Take one poll from the next partition that has something; False if none has."""
-        n = len(self._partitions)
+        """Read each partition once, the next one first, until there are enough rows; False if there is nothing."""
+        n, left = len(self._partitions), max_rows
         for step in range(n):
             partition = self._partitions[(self._turn + step) % n]
-            if partition.reader.exhausted:
+            poll = None if partition.reader.exhausted else partition.reader.poll(left, now_us)
+            if poll is None or not (poll.records.num_rows or poll.bad):
                 continue
-            poll = partition.reader.poll(max_rows, now_us)
-            if poll is not None and (poll.records.num_rows or poll.bad):
+            self._take(partition, poll, now_us)
+            left -= poll.records.num_rows + len(poll.bad)
+            if left <= 0:
                 self._turn = (self._turn + step + 1) % n
-                self._take(partition, poll, now_us)
-                return True
-        return False
+                break
+        return left < max_rows
 
     def take_external(self, records: pa.RecordBatch, now_us: int) -> None:
         """Records that Spark itself read (a user's DataFrame), as those of this subtask's partition.
@@ -177,9 +179,9 @@ class Source(Operator):
         born_us = poll.due_us if poll.due_us is not None else now_us
         last_us = poll.last_due_us if poll.last_due_us is not None else born_us
         tag_us = random.randint(born_us, last_us)
-        held_us = max(now_us - (born_us + last_us) // 2, 0)
         if self.node.event_time is None:
-            self.emit(Batch(records, np.full(records.num_rows, now_us), born_us, None, tag_us, held_us))
+            times = np.full(records.num_rows, now_us)
+            self.emit(Batch(records, times, born_us, None, tag_us, _age_us(born_us, last_us)))
             return
         times, usable = event_times(records.column(self.node.event_time), self.node.time_unit, now_us)
         if not usable.all():
@@ -192,7 +194,7 @@ class Source(Operator):
             late = np.full(len(times), partition.newest_us - self.node.lateness_us)
             partition.newest_us = max(partition.newest_us, int(times.max()))
             late = late if np.any(times < late) else None
-        batch = Batch(records, times, born_us, late, tag_us, held_us)
+        batch = Batch(records, times, born_us, late, tag_us, _age_us(born_us, last_us))
         if late is None:
             self.emit(batch)
         else:
@@ -209,6 +211,11 @@ class Source(Operator):
             value = record.get(self.node.event_time or "")
             self._guard.bad_input(repr(record), f"event time {self.node.event_time!r} = {value!r} is not a usable time")
         return records.filter(pa.array(usable)), times[usable]
+
+
+def _age_us(born_us: int, last_us: int) -> int:
+    """How old records are in the mean by now, when their source has read them."""
+    return max(time.time_ns() // 1000 - (born_us + last_us) // 2, 0)
 
 
 class Sink(Operator):

@@ -123,19 +123,12 @@ class Subtask:
 
     def run(self, inbox: Inbox) -> Iterator[pa.RecordBatch]:
         """Work until the input ends; yields rows for the next stage. Then call ``finish``."""
-        polling, turn_rows = bool(self._sources), 0
+        polling, busy, turn_rows = bool(self._sources), bool(self._sources), 0
         self._input_over = False
         eager, scheduler = self.plan.eager, self._scheduler
         scheduler.begin(inbox, self._outlet.orders)
         while not (over := self._over(polling)) or scheduler.waiting:
-            busy = scheduler.waiting
-            if polling and not over and (rows := scheduler.poll_rows(self.plan.settings.poll_rows)):
-                read = self._poll(rows)
-                busy |= read
-                turn_rows = turn_rows + rows if read else turn_rows
-                if not eager and self._turn_over(read, turn_rows):
-                    polling = False
-            item = inbox.get(0.0 if busy else self._wait_s(polling))
+            item = inbox.get(0.0 if busy or scheduler.waiting else self._wait_s(polling))
             while isinstance(item, Row):
                 self._intake.take(item)
                 inbox.done(item)
@@ -144,6 +137,13 @@ class Subtask:
                 if item.error is not None:
                     raise ProtocolError(f"the input broke off: {item.error}") from item.error
                 self._input_over = True  # stage by stage, a source may read on although Spark has no rows for it
+            busy = False
+            if polling and not over and (rows := scheduler.poll_rows(self.plan.settings.poll_rows)):
+                read = self._poll(rows)  # before the flush: what is due by now leaves with the buffer that is
+                busy = read and not (eager and self._paced)
+                turn_rows = turn_rows + rows if read else turn_rows
+                if not eager and self._turn_over(read, turn_rows):
+                    polling = False
             scheduler.turn()
             self._tick()
             yield from self._outlet.flush()
@@ -218,10 +218,15 @@ class Subtask:
         return (self._input_over and (eager or not polling)) or (eager and self._intake.ended)
 
     def _poll(self, rows: int) -> bool:
-        busy = False
+        read = False
         for source in self._sources:
-            busy |= source.poll(rows, now_us())
-        return busy
+            read |= source.poll(rows, now_us())
+        return read
+
+    @property
+    def _paced(self) -> bool:
+        """Whether it is known when the next record is due: until then there is nothing to look for."""
+        return all(source.exhausted or source.next_due_us() is not None for source in self._sources)
 
     def _turn_over(self, busy: bool, rows: int) -> bool:
         """Whether a source has read enough for one micro-batch, or all of a batch."""
@@ -267,9 +272,14 @@ class Subtask:
             self._reporter.send(now, exhausted=self.has_sources and self.exhausted)
 
     def _obey(self, message: dict[str, Any]) -> None:
-        """Settings from the driver."""
+        """Settings from the driver.
+
+        What was ordered in an attempt before may still lie in the channel; it was for another layout, perhaps.
+        """
         kind = message.get("kind")
         if kind == "orders":
+            if self._ticket is None or message["token"] != str(self._ticket.token):
+                return
             orders = Orders.from_wire(message)
             self._outlet.obey(orders)
             self._scheduler.obey(orders)

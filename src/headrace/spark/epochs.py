@@ -44,7 +44,8 @@ class Coordinator:
     """One run of one query. ``query`` numbers the query within the driver: older workers are fenced.
 
     ``owners`` are the subtasks that own slices in the running attempt, stage by stage; ``orders`` may want
-    more or fewer from the next one on.
+    more or fewer from the next one on. While ``holding``, no epoch begins after the running one, since the query
+    will be replaced; ``held``: subtasks wait for one in vain.
     """
 
     plan: JobPlan
@@ -60,13 +61,21 @@ class Coordinator:
     orders: Orders = field(default_factory=Orders)
     owners: list[list[int]] = field(default_factory=list)
     on_sealed: Callable[[Manifest, list[Description]], None] | None = None
+    holding: bool = False
+    held: bool = False
 
     def new_query(self) -> int:
         """Workers of the query before are zombies from now on, and what it sealed without commit is void."""
         self.query += 1
         self.sealed = None
         self.token, self.members, self.planned = None, {}, False
+        self.holding = self.held = False
         return self.query
+
+    @property
+    def at_border(self) -> bool:
+        """Whether the epoch that was begun last is sealed."""
+        return self.sealed is not None and self.sealed.token == self.token
 
     def start(self, epoch: int) -> Token:
         """Begin a new attempt at an epoch."""
@@ -81,6 +90,9 @@ class Coordinator:
         """A subtask has started."""
         if body["query"] != self.query:
             return [(sender, "fenced", {"why": "this worker belongs to a query that was replaced"})]
+        if self.holding and self.at_border:
+            self.held = True
+            return []
         epoch, place = body["epoch"], (body["stage"], body["index"])
         if self.plan.eager:
             if self.token is None or self.token.epoch != epoch or place in self.members:
@@ -118,7 +130,7 @@ class Coordinator:
         member = self._member(sender, body)
         if member is None:
             return [(sender, "fenced", {"why": "a newer attempt has begun"})]
-        if self.sealed is not None and self.sealed.token == self.token:
+        if self.at_border:
             return [(sender, "sealed", {"token": str(self.token)})]  # a repeat: what is sealed stays as it is
         member.description = description
         if not self.plan.eager or any(m.description is None for m in self.members.values()):

@@ -31,11 +31,13 @@ from headrace.spark.committing import Committing
 from headrace.spark.engines import BatchEngine, Engine, MicrobatchEngine, RealtimeEngine
 from headrace.spark.epochs import Coordinator
 from headrace.spark.failures import Failure, translated, understand
+from headrace.spark.fleet import open_executors
 from headrace.spark.hearing import Heard, Hearing
 from headrace.spark.journal import Journal
 from headrace.spark.leases import Workers
 from headrace.spark.planning import identity
 from headrace.spark.publishing import recover
+from headrace.spark.session import check_slots
 from headrace.spark.shipping import ship_by_value
 from headrace.spark.status import Event, State, Status
 from headrace.spark.steering import Steering
@@ -60,6 +62,11 @@ class Run:
         self, plan: JobPlan, session: SparkSession, *, own_session: bool, temporary: bool, observe_only: bool = False,
         trace: Path | None = None,
     ) -> None:  # fmt: skip
+        self._journal = Journal()
+        self._executors = open_executors(session, plan, self._journal, observe_only=observe_only)
+        plan = self._executors.begin(plan)
+        if plan.eager:
+            check_slots(session, plan.layout.slots)
         self.plan, self._session = plan, session
         self._own_session, self._temporary = own_session, temporary
         self._spark_checkpoint = plan.checkpoint / "spark"
@@ -71,7 +78,6 @@ class Run:
         self._hearing = Hearing(plan.layout, plan.settings.report_s)
         self._failures: list[dict[str, Any]] = []
         self._workers = Workers(plan)
-        self._journal = Journal()
         self._counters: dict[str, int] = {}
         self._state: State = "starting"
         self._failure: HeadraceError | None = None
@@ -145,6 +151,10 @@ class Run:
         """Per step: seconds of active subtasks so far."""
         return self._steering.subtask_s()
 
+    def executor_s(self) -> float | None:
+        """Seconds of executors since sources were let go; None in local mode, which has none."""
+        return self._executors.executor_s()
+
     @property
     def control_cpu_s(self) -> float:
         """CPU time that the controller has used."""
@@ -199,9 +209,9 @@ class Run:
         with self._lock:
             orders = replace(orders, schedule=orders.schedule or self._coordinator.orders.schedule)
             self._coordinator.orders = orders
-            members = list(self._coordinator.members.values())
+            members, token = list(self._coordinator.members.values()), str(self._coordinator.token)
         for member in members:
-            self._server.send(member.sender, "orders", orders.to_wire())
+            self._server.send(member.sender, "orders", {**orders.to_wire(), "token": token})
 
     def _recover(self) -> None:
         """Finish what a driver before us had committed, and clear away what it had not."""
@@ -212,10 +222,13 @@ class Run:
         try:
             while True:
                 commits = self._committing.commits
+                self._settle()
                 engine = self._start_engine()
                 failure = self._watch(engine)
                 self._quietly(engine.stop)
                 self._workers.kill_hung()
+                if failure is None and self._resizing():
+                    continue
                 if failure is None:
                     self._state = "finished" if self._committing.finished else "stopped"
                     return
@@ -240,6 +253,22 @@ class Run:
             self._clean_up()
             self._done.set()
 
+    def _settle(self) -> None:
+        """Between two queries: go on with as many executors as are wanted, or as are left."""
+        plan = self._executors.settle(self.plan, self._steering.wanted(self.plan.layout))
+        if plan is not self.plan:
+            self._state = "restarting"
+            with self._lock:
+                self.plan = self._coordinator.plan = plan
+                self._coordinator.owners = []
+                self._steering.laid_out(plan, self._ranks())
+
+    def _resizing(self) -> bool:
+        """Whether the query is to be restarted with other executors and stands at the border for it."""
+        with self._lock:
+            at_border = self._coordinator.at_border and not self._committing.waiting
+            return self._coordinator.holding and at_border and self._stop_at_s is None and not self._committing.finished
+
     def _start_engine(self) -> Engine:
         self._committing.advance()
         with self._lock:
@@ -263,7 +292,9 @@ class Run:
         while True:
             alive = engine.alive()
             self._committing.advance()
-            if self._committing.finished or self._may_stop(engine):
+            if self._began_s < float("inf"):
+                self._executors.count(time.monotonic(), self.plan.settings.report_s)
+            if self._committing.finished or self._may_stop(engine) or self._resizing():
                 return None
             if not alive or self._workers.hung:
                 if self.plan.settings.mode == "batch" and not alive and engine.failure() is None:
@@ -285,6 +316,9 @@ class Run:
             now = time.monotonic()
             if self._epoch_at_s is not None and self._steering.due(now):
                 self._steering.turn(now, self._hearing.unseen(), self._ranks())
+                if not self._coordinator.held:
+                    self._executors.turn(time.time(), self.plan.layout, self._steering.wanted(self.plan.layout))
+                    self._coordinator.holding = self._executors.ready
             self._steering.reconsider(tuple(self.gaps_s))
 
     def _ranks(self) -> Ranks:
@@ -405,6 +439,7 @@ class Run:
         now = time.monotonic()
         if self._last_seal_s is not None:
             self.gaps_s.append(now - self._last_seal_s)
+            self._executors.began(time.time(), self.gaps_s[-1])
         if self._state != "running":
             self._state = "running"
         self._began_s = min(self._began_s, now)
@@ -428,12 +463,12 @@ class Run:
 
     def _clean_up(self) -> None:
         self._quietly(self._committing.advance)
+        self._quietly(lambda: self._executors.count(time.monotonic()))
         self._committing.close()
         self._steering.close()
         self._server.close()
         self._versions.close()
-        if self._own_session:
-            self._quietly(self._session.stop)
+        self._quietly(self._session.stop if self._own_session else self._executors.give_back)
 
     def forget(self) -> None:
         """Remove a temporary checkpoint."""

@@ -6,11 +6,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from headrace.actuate.controller import Controller, Kept, open_trace
+from headrace.actuate.controller import Controller, Kept, open_trace, wanted_subtasks
 from headrace.actuate.epochs import EpochLength, first_length, is_automatic, next_length
 from headrace.actuate.ranks import Ranks
 from headrace.actuate.topology import control_job, overrides_of
 from headrace.errors import ConfigError
+from headrace.graph.slots import elastic_legs
+from headrace.graph.stages import Layout
 from headrace.measure.report import Report
 from headrace.runtime.orders import Orders
 from headrace.runtime.plan import JobPlan
@@ -80,7 +82,19 @@ class Steering:
         return dict(self._controller.kept) if self._controller is not None else {}
 
     def subtask_s(self) -> dict[str, float]:
-        return dict(self._controller.ledger.subtask_s) if self._controller is not None else {}
+        return dict(self._controller.ledger.seconds) if self._controller is not None else {}
+
+    def wanted(self, layout: Layout) -> dict[int, int]:
+        """Per elastic leg: the subtasks that the controller wants, or the job starts with."""
+        if self._controller is not None:
+            return wanted_subtasks(self._controller.state.settings, layout)
+        return {leg.index: leg.active for leg in elastic_legs(layout)}
+
+    def laid_out(self, plan: JobPlan, ranks: Ranks) -> None:
+        """The job goes on with other subtasks."""
+        self._plan = plan
+        if self._controller is not None:
+            self._controller.laid_out(plan, ranks)
 
     def close(self) -> None:
         if self._controller is not None:

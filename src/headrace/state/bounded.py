@@ -39,6 +39,8 @@ ENGINES: dict[str, Policy] = {
 }
 _RELIEF = 8
 """One of so many rows leaves when states that grow have filled their room."""
+_HARDLY_COMBINED, _UNCOMBINED_TURNS = 0.9, 15
+"""To look for records of one key costs about a third of writing them, so it has to save a tenth at least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,8 @@ class BoundedTable:
         self._dice = np.random.default_rng(0)
         self._left_out = np.zeros(0, bool)
         self.lossy = bound.frequent is not None and bound.frequent.needs_no_disk(slots)
-        self._partials = parts.partials()
+        self._partials: Partials | None = None  # most tables of buckets get no records, only partials
+        self._uncombined_turns = 0
         self.disk = DiskRows(
             self.table.partial_schema, self._buckets_of, self._slices_of, bound.directory, bound.buffer_bytes
         )
@@ -172,10 +175,23 @@ class BoundedTable:
             self.table.add(admission.rows[kept], batch.filter(mask), times[kept])
             left = panes if isinstance(panes, int) else panes[~kept]
             self._to_disk(
-                self._partials.of(batch.filter(refused), [key.filter(refused) for key in keys], left, times[~kept])
+                self._partials_of(batch.filter(refused), [key.filter(refused) for key in keys], left, times[~kept])
             )
         self._push_out(admission)
         return admission.rows
+
+    def _partials_of(
+        self, batch: pa.RecordBatch, keys: list[pa.Array], panes: Rows | int, times: Rows
+    ) -> pa.RecordBatch:
+        """Records as partials; a turn's are combined unless hardly two of them had one key the last time."""
+        self._partials = self._partials or self._parts.partials()
+        if self._uncombined_turns:
+            self._uncombined_turns -= 1
+            return self._partials.of_each(batch, keys, panes, times)
+        made = self._partials.of(batch, keys, panes, times)
+        if made.num_rows > _HARDLY_COMBINED * batch.num_rows:
+            self._uncombined_turns = _UNCOMBINED_TURNS
+        return made
 
     def _push_out(self, admission: Admission) -> None:
         """What the policy pushed out goes to disk, and more if states have grown beyond their room."""

@@ -13,13 +13,13 @@ _LEAST_INC_TURN = 256
 """INC pushes nothing out; so many records take some 40 kB, and fewer cost more in calls than in work."""
 TABLE_SHARE, BUFFER_SHARE, TURN_SHARE, SETTLING_SHARE = 0.6, 0.06, 0.3, 0.35
 """Of the memory bound. Buckets are settled between turns, with the buffer empty: that room serves twice."""
-_TURN_BYTES = 300
+_TURN_BYTES = 160
 """What a record takes while it is offered: its hash, its row, its copy among those refused, their partials."""
 _KEY_BYTES = 40
 """Room left per row where keys vary in size: twice what a short text takes, as room for them doubles."""
 _FEWEST_BUCKETS, _MOST_BUCKETS = 16, 64
 _PAGE_BYTES = 4096
-_APPEND_BYTES = 1024
+_APPEND_BYTES = 512
 """A bucket's part of a full buffer; shorter appends cost more than the recursion that they save."""
 _STATES_PER_BYTE = 4
 """A row takes about three times as much in a table as on disk, and buckets differ in size."""
@@ -67,10 +67,13 @@ class Bound:
 
     @property
     def bucket_count(self) -> int:
-        """As many as can be appended to, or as are enough where it is known how much comes."""
+        return self.buckets_behind(self.buffer_bytes)
+
+    def buckets_behind(self, buffer_bytes: int) -> int:
+        """As many as such a buffer can append to, or as are enough where it is known how much comes."""
         if self.buckets:
             return self.buckets
-        most = min(max(_FEWEST_BUCKETS, self.buffer_bytes // _APPEND_BYTES), _MOST_BUCKETS)
+        most = min(max(_FEWEST_BUCKETS, buffer_bytes // _APPEND_BYTES), _MOST_BUCKETS)
         if self.bucket_bytes is None:
             return most
         return min(max(2, _STATES_PER_BYTE * self.bucket_bytes // self.memory_bytes), most)

@@ -29,7 +29,7 @@ _M1, _M2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
 KERNEL_MODULES = (
     *("compiled", "registers", "layout", "policies"),
-    *("keybytes", "keyhash", "probing", "idling", "residency", "buckets", "choosing"),
+    *("keybytes", "keyhash", "probing", "idling", "residency", "buckets", "choosing", "blocks", "rowkernels"),
 )
 """Where kernels, their parts and their constants are written."""
 

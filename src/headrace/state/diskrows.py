@@ -1,20 +1,17 @@
 """Rows that do not fit in memory: files by pane and bucket, appended in order, read back whole.
 
 The files are node-local and never the truth: what they hold is part of the step's changes like rows
-in memory, so a checkpoint has it too and a restart writes the files anew. Each write is one block
-with its length and checksum; writes are sequential and go through one buffer of bounded size.
+in memory, so a checkpoint has it too and a restart writes the files anew. Writes go through one buffer of
+bounded size; each appends one block per bucket, with its checksum.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-import struct
 import tempfile
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +21,7 @@ import psutil
 import pyarrow as pa
 
 from headrace.errors import CorruptionError, StateError
+from headrace.state.blocks import whole_words
 from headrace.state.changes import (
     ID_BYTES,
     ID_COLUMNS,
@@ -39,11 +37,12 @@ from headrace.state.changes import (
     total,
 )
 from headrace.state.hashing import U64, row_stamps
+from headrace.state.rowwords import row_format
 
 SLICE = "__slice"
 _HOME = "headrace-spill-"
-_HEADER = struct.Struct("<II")
-_READS_PER_BUFFER = 4
+_LEAST_READ_BYTES = 16_384
+"""Read at once however small the buffer is: less costs more in calls than in work."""
 Buckets = npt.NDArray[np.int64]
 Slices = npt.NDArray[np.uint16]
 File = tuple[int, int]
@@ -64,13 +63,6 @@ def _closed(rows: pa.RecordBatch) -> npt.NDArray[Any]:
     raise StateError(f"{rows.num_rows} rows came for files that were removed")
 
 
-@dataclass(frozen=True, slots=True)
-class _Block:
-    file: File
-    offset: int
-    length: int
-
-
 class DiskRows:
     """Rows of ``schema`` (which has a pane column) by pane and bucket; a step's store like any other.
 
@@ -88,6 +80,8 @@ class DiskRows:
     ) -> None:
         self._schema, self._bucket_of, self._slice_of, self._buffer_bytes = schema, bucket_of, slice_of, buffer_bytes
         self._file_schema = pa.schema([*schema, (ID_COLUMNS[1], pa.uint64())])
+        # A file is of one pane, so its rows need not say which.
+        self._format = row_format(self._file_schema.remove(self._file_schema.get_field_index(PANE)))
         self._stored_schema = pa.schema([*schema, (SLICE, pa.uint16()), *((name, pa.uint64()) for name in ID_COLUMNS)])
         self._parent = directory
         self._directory: Path | None = None  # until there is something to write
@@ -95,7 +89,7 @@ class DiskRows:
         self._pending_bytes = 0
         self._pending_panes: set[int] = set()
         self._sizes: dict[File, int] = {}
-        self._new: list[_Block] = []
+        self._new: dict[File, list[tuple[int, int]]] = {}  # what changes have not told yet: from byte, to byte
         self._ended: list[int] = []
         self._digests: dict[int, Digest] = {}
         self._pane_digests: dict[tuple[int, int], Digest] = {}
@@ -104,16 +98,14 @@ class DiskRows:
 
     def add(self, rows: pa.RecordBatch) -> None:
         """Keep rows; they may stay in the buffer for a while."""
-        n = rows.num_rows
-        if not n:
+        if not rows.num_rows:
             return
-        counter = np.arange(self._next, self._next + n, dtype=np.uint64)
-        self._next += n
-        self.rows_added += n
-        kept = pa.RecordBatch.from_arrays([*rows.columns, pa.array(counter)], schema=self._file_schema)
-        self._pending.append(kept)
-        self._pending_bytes += kept.nbytes
-        self._pending_panes.update(np.unique(rows.column(PANE).to_numpy()).tolist())
+        self.rows_added += rows.num_rows
+        self._pending.append(rows)
+        self._pending_bytes += rows.nbytes + 8 * rows.num_rows  # a counter
+        panes = rows.column(PANE).to_numpy()
+        few = panes[:1] if panes.min() == panes.max() else np.unique(panes)
+        self._pending_panes.update(few.tolist())
         if self._pending_bytes >= self._buffer_bytes:
             self._flush()
 
@@ -127,19 +119,10 @@ class DiskRows:
         return self._sizes.get((pane, bucket), 0)
 
     def read(self, pane: int, bucket: int) -> Iterator[pa.RecordBatch]:
-        """A bucket's rows in the order in which they came, some blocks at a time: much less than the buffer holds."""
+        """A bucket's rows in the order in which they came, about as many at a time as half the buffer holds."""
         self._flush()
-        size = self._sizes.get((pane, bucket), 0)
-        if not size:
-            return
-        blocks: list[pa.RecordBatch] = []
-        with self._path((pane, bucket)).open("rb") as file:
-            start = 0
-            while start < size:
-                blocks.append(self._read_block(file).select(self._schema.names))
-                if file.tell() == size or file.tell() - start >= self._buffer_bytes // _READS_PER_BUFFER:
-                    yield pa.concat_batches(blocks)
-                    blocks, start = [], file.tell()
+        for rows in self._read((pane, bucket), 0, self._sizes.get((pane, bucket), 0)):
+            yield rows.select(self._schema.names)
 
     def drop(self, pane: int) -> None:
         """Forget a pane."""
@@ -148,9 +131,9 @@ class DiskRows:
         if not gone:
             return
         for file in gone:
-            self._path(file).unlink()
+            Path(self._path(file)).unlink()
             del self._sizes[file]
-        self._new = [block for block in self._new if block.file not in gone]
+            self._new.pop(file, None)
         if any(of == pane for _, of in self._pane_digests):
             self._ended.append(pane)
 
@@ -164,12 +147,14 @@ class DiskRows:
         return lambda: changes
 
     def dirty_bytes(self) -> int:
-        return self._pending_bytes + sum(block.length for block in self._new) + ID_BYTES * len(self._ended)
+        new_bytes = sum(end - start for spans in self._new.values() for start, end in spans)
+        return self._pending_bytes + new_bytes + ID_BYTES * len(self._ended)
 
     def changes(self) -> list[Change]:
         self._flush()
         deletes = self._bury()
-        fresh = [self._reread(block) for block in self._new]
+        new = [(file, *span) for file, spans in self._new.items() for span in spans]
+        fresh = [rows for span in new for rows in self._read(*span)]
         self._new.clear()
         rows = self._with_slices(pa.concat_batches(fresh)) if fresh else self._empty()
         by_slice = dict(split_by_slice(rows.column(SLICE).to_numpy()))
@@ -189,10 +174,7 @@ class DiskRows:
         if not image.num_rows:
             return
         self._flush()
-        known = len(self._new)
-        self._pending.append(image.select(self._file_schema.names))
-        self._flush()
-        del self._new[known:]
+        self._write(image.select(self._file_schema.names), new=False)
         self._next = max(self._next, int(image.column(ID_COLUMNS[1]).to_numpy().max()) + 1)
         self._add_pane_digests(slice, image.column(PANE).to_numpy(), row_stamps(image))
 
@@ -210,47 +192,73 @@ class DiskRows:
     def _flush(self) -> None:
         if not self._pending:
             return
-        rows = pa.concat_batches(self._pending)
+        rows = pa.concat_batches(self._pending) if len(self._pending) > 1 else self._pending[0]
         self._pending, self._pending_bytes, self._pending_panes = [], 0, set()
-        buckets, panes = self._bucket_of(rows), rows.column(PANE).to_numpy()
-        order = np.lexsort((buckets, panes))
-        ordered = rows.take(pa.array(order))
-        buckets, panes = buckets[order], panes[order]
-        heads = np.flatnonzero(np.concatenate(([True], (buckets[1:] != buckets[:-1]) | (panes[1:] != panes[:-1]))))
-        tails = [*heads[1:].tolist(), len(order)]
-        for head, tail in zip(heads.tolist(), tails):
-            self._append((int(panes[head]), int(buckets[head])), ordered.slice(head, tail - head))
+        counter = np.arange(self._next, self._next + rows.num_rows, dtype=np.uint64)
+        self._next += rows.num_rows
+        self._write(pa.RecordBatch.from_arrays([*rows.columns, pa.array(counter)], schema=self._file_schema), new=True)
 
-    def _append(self, file: File, rows: pa.RecordBatch) -> None:
-        body = rows.serialize()
-        block = b"".join((_HEADER.pack(body.size, zlib.crc32(body)), body))
-        with self._path(file).open("ab") as out:
-            out.write(block)
+    def _write(self, rows: pa.RecordBatch, *, new: bool) -> None:
+        """Append rows to their files; ``new`` if changes are to tell them."""
+        buckets, panes = self._bucket_of(rows), rows.column(PANE).to_numpy()
+        many = int(buckets.max()) + 1
+        distinct, groups = panes[:1], buckets
+        if panes.min() != panes.max():
+            distinct, of_row = np.unique(panes, return_inverse=True)
+            groups = of_row * many + buckets
+        made = self._format.pack(rows.drop_columns([PANE]), groups, many * len(distinct))
+        data, ends = made.words.view(np.uint8).data, (8 * made.starts).tolist()
+        files = ((pane, bucket) for pane in distinct.tolist() for bucket in range(many))
+        for file, start, end in zip(files, ends, ends[1:]):
+            if end > start:
+                self._append(file, data[start:end], new)
+
+    def _append(self, file: File, block: memoryview, new: bool) -> None:
+        out = os.open(self._path(file), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            written = os.write(out, block)
+            while written < len(block):
+                written += os.write(out, block[written:])
+        finally:
+            os.close(out)
         at = self._sizes.get(file, 0)
         self._sizes[file] = at + len(block)
-        self._new.append(_Block(file, at, len(block)))
         self.written_bytes += len(block)
+        if new:
+            spans = self._new.setdefault(file, [])
+            start = spans.pop()[0] if spans and spans[-1][1] == at else at
+            spans.append((start, at + len(block)))
 
-    def _read_block(self, file: object) -> pa.RecordBatch:
-        header = file.read(_HEADER.size)  # type: ignore[attr-defined]
-        size, crc = _HEADER.unpack(header) if len(header) == _HEADER.size else (0, -1)
-        body = file.read(size)  # type: ignore[attr-defined]
-        if len(body) != size or zlib.crc32(body) != crc:
-            name = file.name  # type: ignore[attr-defined]
-            raise CorruptionError(f"{name} has changed since it was written: a block's checksum differs")
-        self.read_bytes += len(header) + size
-        return pa.ipc.read_record_batch(pa.py_buffer(body), self._file_schema)
+    def _read(self, file: File, start: int, end: int) -> Iterator[pa.RecordBatch]:
+        """Rows of the blocks between two places of a file."""
+        most = max(self._buffer_bytes // 2, _LEAST_READ_BYTES) // 8 * 8
+        while start < end:
+            words = self._words(file, start, min(end - start, most))
+            whole = int(whole_words(words))
+            if whole == 0 and len(words) and 8 * int(words[0]) <= end - start:  # a block longer than that
+                words = self._words(file, start, 8 * int(words[0]))
+                whole = int(whole_words(words))
+            if whole <= 0:
+                raise CorruptionError(
+                    f"{self._path(file)} has changed since it was written: a block's checksum differs"
+                )
+            start += 8 * whole
+            self.read_bytes += 8 * whole
+            rows = self._format.unpack(words[:whole])
+            pane = pa.array(np.full(rows.num_rows, file[0]))
+            yield rows.add_column(self._file_schema.get_field_index(PANE), self._file_schema.field(PANE), pane)
 
-    def _reread(self, block: _Block) -> pa.RecordBatch:
-        with self._path(block.file).open("rb") as file:
-            file.seek(block.offset)
-            return self._read_block(file)
+    def _words(self, file: File, start: int, size_bytes: int) -> U64:
+        with Path(self._path(file)).open("rb", buffering=0) as source:
+            source.seek(start)
+            data = source.read(size_bytes)
+        return np.frombuffer(data[: len(data) // 8 * 8], np.uint64)
 
-    def _path(self, file: File) -> Path:
+    def _path(self, file: File) -> str:
         if self._directory is None:
             self._parent.mkdir(parents=True, exist_ok=True)
             self._directory = Path(tempfile.mkdtemp(prefix="rows-", dir=self._parent))
-        return self._directory / f"{file[0]}-{file[1]:04d}.rows"
+        return f"{self._directory}/{file[0]}-{file[1]:04d}.rows"
 
     def _with_slices(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         slices, counter = self._slice_of(rows), rows.columns[-1]

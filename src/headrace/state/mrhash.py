@@ -6,6 +6,7 @@ order in which its records came. A bucket whose states do not fit is spread over
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -44,6 +45,7 @@ class MrHash:
         self._slots = None if self.table.states_vary else rows_for(self.table, bound.memory_bytes)[0]
         stored = pa.schema([pa.field(PANE, pa.int64()), pa.field(TIME, pa.int64()), *schema])
         self._buffer_bytes = int(bound.memory_bytes * _BUFFER_SHARE)
+        self._bucket_count = bound.buckets_behind(self._buffer_bytes)
         self.disk = DiskRows(stored, self._buckets_of, self._slices_of, bound.directory, self._buffer_bytes)
         self._below_bytes = 0
 
@@ -62,10 +64,13 @@ class MrHash:
     def absorb(self, batch: pa.RecordBatch, key_columns: list[pa.Array], panes: Rows | int, times: Rows) -> Rows:
         of_row = np.full(batch.num_rows, panes) if isinstance(panes, int) else panes
         rows = pa.RecordBatch.from_arrays([pa.array(of_row), pa.array(times), *batch.columns], schema=self._stored)
-        turn = max(1, self._buffer_bytes // 2 * rows.num_rows // max(rows.nbytes, 1))
-        for start in range(0, rows.num_rows, turn):
-            # A copy, as a slice would keep the whole batch in memory.
-            self.disk.add(rows.take(pa.array(np.arange(start, min(start + turn, rows.num_rows)))))
+        row_bytes, start = max(rows.nbytes / max(rows.num_rows, 1), 1), 0
+        while start < rows.num_rows:
+            turn = max(1, math.ceil((self._buffer_bytes - self.disk.nbytes) / row_bytes))
+            part = rows.slice(start, turn)
+            # What does not fill the buffer stays in it: as a copy, as a slice would keep the whole batch in memory.
+            self.disk.add(part if part.num_rows == turn else part.take(pa.array(np.arange(part.num_rows))))
+            start += turn
         return np.full(batch.num_rows, -1)
 
     def absorb_partial(self, partial: pa.RecordBatch) -> Rows:
@@ -78,7 +83,7 @@ class MrHash:
         self, panes: Sequence[int], rest: pa.RecordBatch | None = None, *, without: Rows | None = None
     ) -> Settled:
         assert rest is None and without is None, "nothing was aggregated yet"
-        for bucket in range(self._bound.bucket_count):
+        for bucket in range(self._bucket_count):
             for pane in panes:
                 yield from self._settle(pane, bucket)
 
@@ -94,7 +99,7 @@ class MrHash:
 
     def _buckets_of(self, rows: pa.RecordBatch) -> Buckets:
         keys = [rows.column(key) for key in self._keys]
-        return bucket_of(self.table.index.key_hashes(keys), self._bound.level, self._bound.bucket_count)
+        return bucket_of(self.table.index.key_hashes(keys), self._bound.level, self._bucket_count)
 
     def _slices_of(self, rows: pa.RecordBatch) -> Slices:
         return slices_of([rows.column(key) for key in self._keys], self._bound.slices)
@@ -121,7 +126,8 @@ class MrHash:
         return table
 
     def _spread(self, pane: int, bucket: int) -> Settled:
-        below = MrHash(self._parts, replace(self._bound, level=self._bound.level + 1), self._schema, self._keys)
+        bound = replace(self._bound, level=self._bound.level + 1, bucket_bytes=self.disk.size_of(pane, bucket))
+        below = MrHash(self._parts, bound, self._schema, self._keys)
         try:
             for batch, times in self._records(pane, bucket):
                 below.absorb(batch, [batch.column(key) for key in self._keys], 0, times)

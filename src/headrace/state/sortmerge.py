@@ -1,15 +1,16 @@
 """External sort-merge group-by: the exact baseline that hash engines are compared with.
 
 Li 2015, section 3.3.1.1: full buffers are sorted and written as runs; each time 2F−1 runs lie on disk
-the F smallest are merged into one; at the end the rest is merged once, streamed out in key order. Runs
-hold partials (a combiner is always on), so with all keys distinct the thesis's model applies as it is.
+the F smallest are merged into one; at the end the rest is merged once, streamed out in key order. Without a
+combiner, which is what the thesis's model assumes, runs hold the records themselves and are compared with MR-hash;
+with one they hold a partial per key, as the hash engines that aggregate on arrival do.
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -20,8 +21,11 @@ import pyarrow.compute as pc
 from headrace.errors import ConfigError, SchemaError
 from headrace.state.runfiles import IoCount, Run, RunWriter, read_run
 
+_PutTogether = Callable[[list[pa.RecordBatch]], pa.RecordBatch]
 _WORKING_COPIES = 5
 """Memory per byte of buffer: the buffer, its sort order, and the sorted columns beside the unsorted ones."""
+_RECORDS_SHARE = 0.6
+"""Of the buffer, what the last merge reads of records: their groups may be larger than they are."""
 _BLOCKS_PER_READ = 4
 """Blocks are this much smaller than a merge's read buffer, so that a wider last merge can read less at once."""
 
@@ -29,14 +33,16 @@ _BLOCKS_PER_READ = 4
 class SortMerge:
     """Counts and sums per key within a memory budget; ``groups()`` gives them once, sorted by key.
 
+    ``combine``: whether runs hold one row per key, or the records as they came until the last merge.
     Keys are int64 or string without nulls, values int64 or float64. Whole-number sums are exact;
     sums of floats depend on the order of addition.
     """
 
-    def __init__(self, directory: Path, *, memory_bytes: int, merge_factor: int) -> None:
+    def __init__(self, directory: Path, *, memory_bytes: int, merge_factor: int, combine: bool = True) -> None:
         if merge_factor < 2:
             raise ConfigError(f"a merge factor is 2 or more, not {merge_factor}")
         self._directory, self._factor = directory, merge_factor
+        self._run = _combined if combine else _sorted
         self.buffer_bytes = memory_bytes // _WORKING_COPIES
         self._read_bytes = int(self.buffer_bytes / (merge_factor + math.sqrt(merge_factor)))
         self._block_bytes = max(1, self._read_bytes // _BLOCKS_PER_READ)
@@ -48,7 +54,9 @@ class SortMerge:
 
     def add(self, keys: npt.NDArray[np.int64] | pa.Array, values: npt.NDArray[np.int64 | np.float64]) -> None:
         """Take one batch; may write a run, and merge runs."""
-        batch = _partials(keys, values)
+        batch = _records(keys, values)
+        if self._run is _combined:
+            batch = batch.append_column("count", pa.array(_counts(batch)))
         while batch.num_rows:
             room = self.buffer_bytes - self._waiting_bytes
             rows = max(1, int(batch.num_rows * min(1.0, room / batch.nbytes)))
@@ -67,7 +75,11 @@ class SortMerge:
         if self._waiting:
             self._spill()
         try:
-            yield from self._merged(self._runs, self.buffer_bytes // len(self._runs))
+            if self._run is _combined:
+                yield from self._merged(self._runs, self.buffer_bytes // len(self._runs), _combined)
+            else:
+                read_bytes = int(self.buffer_bytes * _RECORDS_SHARE) // len(self._runs)
+                yield from _joined(self._merged(self._runs, read_bytes, _combined))
         finally:
             self.close()
 
@@ -78,7 +90,7 @@ class SortMerge:
         self._runs, self._waiting, self._waiting_bytes = [], [], 0
 
     def _spill(self) -> None:
-        run = _combined(self._take_waiting())
+        run = self._run(self._take_waiting())
         # One request: a run leaves memory in one sequential write.
         self._runs.append(self._written(iter([run]), run.schema, math.inf))
         if len(self._runs) == 2 * self._factor - 1:
@@ -88,13 +100,13 @@ class SortMerge:
         self._runs.sort(key=lambda run: run.size_bytes)
         smallest, self._runs = self._runs[: self._factor], self._runs[self._factor :]
         write_bytes = self.buffer_bytes - self._factor * self._read_bytes
-        merged = self._merged(smallest, self._read_bytes)
+        merged = self._merged(smallest, self._read_bytes, self._run)
         self._runs.append(self._written(merged, smallest[0].schema, write_bytes))
         for run in smallest:
             run.path.unlink()
 
-    def _merged(self, runs: list[Run], read_bytes: int) -> Iterator[pa.RecordBatch]:
-        return _merge([read_run(run, read_bytes, self.io) for run in runs])
+    def _merged(self, runs: list[Run], read_bytes: int, put_together: _PutTogether) -> Iterator[pa.RecordBatch]:
+        return _merge([read_run(run, read_bytes, self.io) for run in runs], put_together)
 
     def _written(self, parts: Iterator[pa.RecordBatch], schema: pa.Schema, write_bytes: float) -> Run:
         self._made += 1
@@ -110,18 +122,17 @@ class SortMerge:
         return waiting
 
 
-def _partials(keys: npt.NDArray[np.int64] | pa.Array, values: npt.NDArray[np.int64 | np.float64]) -> pa.RecordBatch:
+def _records(keys: npt.NDArray[np.int64] | pa.Array, values: npt.NDArray[np.int64 | np.float64]) -> pa.RecordBatch:
     column = keys if isinstance(keys, pa.Array) else pa.array(keys)
     if column.type not in (pa.int64(), pa.string()) or column.null_count:
         raise SchemaError(f"keys are int64 or string without nulls, not {column.type} with {column.null_count}")
     if values.dtype not in (np.int64, np.float64):
         raise SchemaError(f"values are int64 or float64, not {values.dtype}")
-    columns = [column, pa.array(np.ones(len(values), np.int64)), pa.array(values)]
-    return pa.record_batch(columns, names=["key", "count", "sum"])
+    return pa.record_batch([column, pa.array(values)], names=["key", "sum"])
 
 
-def _merge(runs: list[Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
-    """Sorted groups of sorted runs: all rows up to the smallest last key in memory are complete."""
+def _merge(runs: list[Iterator[pa.RecordBatch]], put_together: _PutTogether) -> Iterator[pa.RecordBatch]:
+    """Sorted rows of sorted runs: all rows up to the smallest last key in memory are complete."""
     heads = [(head, run) for run in runs if (head := next(run, None)) is not None]
     while heads:
         bound = min(head["key"][-1].as_py() for head, _ in heads)
@@ -133,7 +144,17 @@ def _merge(runs: list[Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
             if following is not None:
                 rest.append((following, run))
         heads = rest
-        yield _combined(ready)
+        yield put_together(ready)
+
+
+def _joined(parts: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """A key's records may end one block of a run and begin the next: a part's last group waits for the next part."""
+    last: list[pa.RecordBatch] = []
+    for part in parts:
+        groups = _combined([*last, part])
+        last = [groups.slice(groups.num_rows - 1)]
+        yield groups.slice(0, groups.num_rows - 1)
+    yield from last
 
 
 def _rows_up_to(keys: pa.Array, bound: int | str) -> int:
@@ -142,18 +163,30 @@ def _rows_up_to(keys: pa.Array, bound: int | str) -> int:
     return bisect_right(range(len(keys)), bound, key=lambda i: keys[i].as_py())
 
 
+def _sorted(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
+    """All rows, sorted by key; text sorts by its UTF-8 bytes."""
+    rows = pa.concat_batches(parts)
+    return rows.take(pa.array(_order(rows["key"])))
+
+
 def _combined(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
-    """One partial per key, sorted; text sorts by its UTF-8 bytes."""
+    """One partial per key, sorted; parts are records or partials."""
     keys = pa.concat_arrays([part["key"] for part in parts])
     order = _order(keys)
     keys = keys.take(pa.array(order))
     changes = pc.not_equal(keys.slice(1), keys.slice(0, len(keys) - 1)).to_numpy(zero_copy_only=False)
     starts = np.concatenate(([0], np.flatnonzero(changes) + 1))
-    columns = [keys.take(pa.array(starts))]
-    for name in ("count", "sum"):
-        column = np.concatenate([part[name].to_numpy() for part in parts])
-        columns.append(pa.array(np.add.reduceat(column[order], starts)))
-    return pa.record_batch(columns, names=["key", "count", "sum"])
+    counts = np.concatenate([_counts(part) for part in parts])
+    sums = np.concatenate([part["sum"].to_numpy() for part in parts])
+    totals = [pa.array(np.add.reduceat(column[order], starts)) for column in (counts, sums)]
+    return pa.record_batch([keys.take(pa.array(starts)), *totals], names=["key", "count", "sum"])
+
+
+def _counts(part: pa.RecordBatch) -> npt.NDArray[np.int64]:
+    counts: npt.NDArray[np.int64] = (
+        part["count"].to_numpy() if "count" in part.schema.names else np.ones(part.num_rows, np.int64)
+    )
+    return counts
 
 
 def _order(keys: pa.Array) -> npt.NDArray[np.int64]:

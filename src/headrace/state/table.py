@@ -41,17 +41,32 @@ class Partials:
         """One row per pane and key of the batch."""
         admission = self._index.admit(key_columns, panes)
         rows = admission.fresh
-        if self._index.capacity > self._capacity:
-            self._capacity = max(_FIRST_CAPACITY, 2 * self._index.capacity)
-            for accumulator in self._accumulators:
-                accumulator.grow(self._capacity)
         columns = [pa.array(self._index.pane_of(rows)), *self._index.key_columns(rows)]
-        for accumulator in self._accumulators:
-            accumulator.add(admission.rows, batch, times)
-            columns += accumulator.export(rows)
-            accumulator.reset(rows)
+        columns += self._states(admission.rows, rows, self._index.capacity, batch, times)
         self._index.drop(rows)
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+    def of_each(
+        self, batch: pa.RecordBatch, key_columns: list[pa.Array], panes: Rows | int, times: Rows
+    ) -> pa.RecordBatch:
+        """One row per record: the thesis's ``init`` without ``cb``."""
+        rows = np.arange(batch.num_rows)
+        columns = [pa.array(np.full(len(rows), panes) if isinstance(panes, int) else panes), *key_columns]
+        columns += self._states(rows, rows, len(rows), batch, times)
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+    def _states(self, of: Rows, rows: Rows, capacity: int, batch: pa.RecordBatch, times: Rows) -> list[pa.Array]:
+        """Columns of the states of ``rows``, to which records ``of`` them are added; forgotten at once."""
+        if capacity > self._capacity:
+            self._capacity = max(_FIRST_CAPACITY, 2 * capacity)
+            for accumulator in self._accumulators:
+                accumulator.grow(self._capacity)
+        columns = []
+        for accumulator in self._accumulators:
+            accumulator.add(of, batch, times)
+            columns += accumulator.export(rows)
+            accumulator.reset(rows)
+        return columns
 
 
 class GroupTable:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
+from headrace.state.blocks import whole_words
 from headrace.state.buckets import bucket_of
 from headrace.state.choosing import DistinctKeys
 from headrace.state.index import KeyIndex
 from headrace.state.policies import FREQUENT
+from headrace.state.rowwords import RowWords
 
 _ROWS = 2000
 
@@ -27,3 +29,9 @@ def warm() -> None:
         index.drop(rows[1:])
     bucket_of(index.hash_of(rows[:1]), 0, 2)
     DistinctKeys().add(index.hash_of(rows[:1]))
+    batch = pa.record_batch([numbers, names], ["number", "name"])
+    words = RowWords(batch.schema)
+    packed = words.pack(batch, np.zeros(_ROWS, np.int64), 1).words.tobytes()
+    found = np.frombuffer(packed, np.uint64)  # read-only, as what comes from a file
+    whole_words(found)
+    words.unpack(found)

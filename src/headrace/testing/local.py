@@ -159,7 +159,7 @@ class LocalRun:
             self.coordinator.orders = orders
             for channel in list(_CHANNELS.values()):
                 if channel.run is self:
-                    channel.orders.append({"kind": "orders", **orders.to_wire()})
+                    channel.orders.append({"kind": "orders", "token": str(self.coordinator.token), **orders.to_wire()})
 
     def fence(self, query: int, why: str) -> None:
         """Tell all subtasks of a query to give up waiting."""

@@ -1,0 +1,62 @@
+"""How many subtasks each leg holds with a given number of task slots.
+
+Stages run at the same time, so each subtask of each stage holds a slot. On executors that come and go a job
+holds what its slots allow, and the most that its steps may have only if there are slots for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from headrace.graph.stages import Layout, Stage
+
+Subtasks = Mapping[int, int]
+"""Per elastic leg, named by its first stage: a number of subtasks."""
+
+
+def elastic_legs(layout: Layout) -> tuple[Stage, ...]:
+    """The first stages of the legs whose number of subtasks may change."""
+    return tuple(stage for stage in layout.stages if stage.elastic and stage.index == stage.first)
+
+
+def slots_of(layout: Layout, subtasks: Subtasks) -> int:
+    """The task slots that the job holds with so many subtasks in its elastic legs; others stay as they are."""
+    return sum(subtasks[s.first] if s.elastic else s.subtasks for s in layout.stages)
+
+
+def least_slots(layout: Layout) -> int:
+    """The fewest slots that the job can run with."""
+    return slots_of(layout, {leg.index: leg.least for leg in elastic_legs(layout)})
+
+
+def roomy(layout: Layout, wanted: Subtasks) -> dict[int, int]:
+    """What is wanted and one more of each, as far as that may be; what is at its least might want even fewer."""
+    more = {leg.index: wanted[leg.index] + (wanted[leg.index] > leg.least) for leg in elastic_legs(layout)}
+    return {leg.index: min(more[leg.index], leg.most) for leg in elastic_legs(layout)}
+
+
+def fitted(layout: Layout, wanted: Subtasks, slots: int) -> Layout:
+    """The layout with at most so many slots, shared out by what is wanted; never below the least of each leg.
+
+    Slots that nobody asked for are given away, too: they are there, and more subtasks then need no restart.
+    """
+    legs = elastic_legs(layout)
+    held = {leg.index: leg.least for leg in legs}
+    free = slots - slots_of(layout, held)
+    while True:
+        open_legs = [leg for leg in legs if held[leg.index] < leg.most and _hops(leg) <= free]
+        if not open_legs:
+            break
+        neediest = min(open_legs, key=lambda leg: held[leg.index] / max(wanted[leg.index], 1))
+        held[neediest.index] += 1
+        free -= _hops(neediest)
+    stages = [
+        replace(s, subtasks=held[s.first], active=min(max(wanted[s.first], s.least), held[s.first])) if s.elastic else s
+        for s in layout.stages
+    ]
+    return replace(layout, stages=tuple(stages))
+
+
+def _hops(leg: Stage) -> int:
+    return leg.last - leg.first + 1

@@ -1,0 +1,250 @@
+"""Executors asked for, waited for and let go, with a cluster of plain numbers; the real one is in tests/spark."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from threading import Event, Thread
+
+import pytest
+from pyspark import SparkConf
+
+import headrace as hr
+from headrace.config import Settings
+from headrace.control.executors import PATIENCE_S, ExecutorPolicy
+from headrace.errors import ConfigError, EnvironmentMissingError
+from headrace.graph.slots import elastic_legs
+from headrace.runtime.plan import JobPlan
+from headrace.spark import executors
+from headrace.spark.executors import Executors
+from headrace.spark.fleet import refusal
+from headrace.spark.journal import Journal
+from headrace.spark.planning import plan_job
+from headrace.testing import scripted
+
+POLICY = ExecutorPolicy(1, 3, 4, calm_cycles=3)
+
+
+class Numbers:
+    """A cluster on which executors register when ``come`` says so."""
+
+    def __init__(self, there: int) -> None:
+        self.there = [str(i) for i in range(there)]
+        self.requested: list[int] = []
+        self.killed: list[str] = []
+        self.refuses = False
+
+    def ids(self) -> tuple[str, ...]:
+        return tuple(self.there)
+
+    def request(self, total: int) -> bool:
+        self.requested.append(total)
+        return not self.refuses
+
+    def kill(self, ids: Sequence[str]) -> bool:
+        self.killed += ids
+        return True  # they are listed for some seconds more
+
+    def come(self) -> None:
+        self.there.append(str(100 + len(self.there)))
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> JobPlan:
+    """2 source subtasks, 1 to 8 at work, 1 at the sink's side: 4 slots at least, 5 at the start."""
+    job = hr.Job("job")
+    s = job.source("s", scripted([{"k": 1}]), parallelism=2)
+    work = s.map(dict, name="work", parallelism=(1, 2, 8))
+    work.key_by("k").window(hr.whole_input()).reduce(name="n", n=hr.count(), parallelism=1).sink("out", hr.collect())
+    job.constrain(s >> work, mean="50 ms", over="5 s")
+    return plan_job(job, tmp_path, Settings.of(executors=(1, 3)), collect=True)
+
+
+def managed(fleet: Numbers, **options: object) -> tuple[Executors, Journal]:
+    journal = Journal()
+    return Executors(journal, fleet, POLICY, **options), journal  # type: ignore[arg-type]
+
+
+def work(plan: JobPlan) -> tuple[int, int]:
+    (leg,) = elastic_legs(plan.layout)
+    return leg.active, leg.subtasks
+
+
+def said(journal: Journal) -> str:
+    return "\n".join(f"{event.what}: {event.detail}" for event in journal.events)
+
+
+@pytest.fixture(autouse=True)
+def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executors, "_QUIET_S", 0.0)
+
+
+def test_a_job_begins_with_the_executors_that_its_start_needs(plan: JobPlan) -> None:
+    fleet = Numbers(3)
+    begun = managed(fleet)[0].begin(plan)
+    assert fleet.killed == ["2"] and fleet.requested[-1] == 2, "5 slots are 2 executors of 4"
+    assert work(begun) == (2, 5) and begun.layout.slots == 8, "and spare slots are given away"
+    assert begun.run != plan.run, "no worker takes subtasks of another layout for these"
+
+
+def test_more_executors_register_warm_up_and_are_used_at_the_border(plan: JobPlan) -> None:
+    fleet, warmed, slots = Numbers(2), Event(), []
+
+    def warm(free: int) -> Thread:
+        slots.append(free)
+        thread = Thread(target=warmed.wait, name="headrace-warming")
+        thread.start()
+        return thread
+
+    run, journal = managed(fleet, warm=warm)
+    plan = run.begin(plan)
+    wanted = {1: 7}
+    run.turn(0.0, plan.layout, wanted)
+    assert fleet.requested[-1] == 3 and not run.ready
+    run.turn(1.0, plan.layout, wanted)
+    assert not run.ready and not slots, "none has registered"
+    fleet.come()
+    run.turn(6.0, plan.layout, wanted)
+    run.turn(7.0, plan.layout, wanted)
+    assert slots == [4] and not run.ready, "the new one starts Python first"
+    warmed.set()
+    while not run.ready:
+        run.turn(8.0, plan.layout, wanted)
+    plan = run.settle(plan, wanted)
+    assert work(plan) == (7, 8) and not run.ready and not fleet.killed
+    run.began(10.0, 2.5)
+    for event in ("2 → 3", "all 3 executors are there after 6.0 s", "went from 2 to 3", "the restart took 2.5 s"):
+        assert event in said(journal)
+    for cycle in range(POLICY.rest_cycles + POLICY.calm_cycles - 1):
+        run.turn(11.0 + cycle, plan.layout, {1: 1})
+        assert not run.ready, "the calm is counted after the rest, and the rest from when they were there"
+    run.turn(20.0, plan.layout, {1: 1})
+    assert run.ready
+
+
+def test_fewer_executors_leave_between_two_queries(plan: JobPlan) -> None:
+    fleet = Numbers(2)
+    run, journal = managed(fleet)
+    plan = run.begin(plan)
+    for cycle in range(3):
+        assert not run.ready
+        run.turn(cycle, plan.layout, {1: 1})
+    assert run.ready and not fleet.killed, "tasks still run there"
+    plan = run.settle(plan, {1: 1})
+    assert fleet.killed == ["1"] and fleet.requested[-1] == 1 and work(plan) == (1, 1)
+    run.began(4.0, 1.5)
+    assert "effective: executors of the job went from 2 to 1" in said(journal), "although Spark still lists it"
+    assert run.settle(plan, {1: 1}) is plan, "a restart for another reason changes nothing"
+
+
+def test_a_release_is_withdrawn_if_the_load_comes_back_before_the_border(plan: JobPlan) -> None:
+    run, journal = managed(Numbers(2))
+    plan = run.begin(plan)
+    for cycle in range(3):
+        run.turn(cycle, plan.layout, {1: 1})
+    assert run.ready
+    run.turn(3.0, plan.layout, {1: 4})
+    assert not run.ready and "more are needed again" in said(journal)
+
+
+@pytest.mark.parametrize(("came", "total"), [(0, 1), (1, 2)])
+def test_executors_that_do_not_come_are_no_longer_waited_for(plan: JobPlan, came: int, total: int) -> None:
+    fleet = Numbers(2)
+    run, journal = managed(fleet)
+    plan = run.settle(run.begin(plan), {1: 1})
+    for cycle in range(3):
+        run.turn(cycle, plan.layout, {1: 1})
+    plan = run.settle(plan, {1: 1})  # one is left
+    fleet.there.remove("1")
+    run.began(3.0, 1.0)
+    run.turn(4.0, plan.layout, {1: 8})
+    assert fleet.requested[-1] == 3
+    for _ in range(came):
+        fleet.come()
+    run.turn(4.0 + PATIENCE_S, plan.layout, {1: 8})
+    assert fleet.requested[-1] == total and "did not register within 60 s: the cluster may be full" in said(journal)
+    assert run.ready == bool(came), "those that came are used"
+
+
+def test_a_refused_request_is_held(plan: JobPlan) -> None:
+    fleet = Numbers(2)
+    run, journal = managed(fleet)
+    plan = run.begin(plan)
+    fleet.refuses = True
+    run.turn(0.0, plan.layout, {1: 8})
+    asked = len(fleet.requested)
+    for cycle in range(POLICY.calm_cycles):
+        run.turn(1.0 + cycle, plan.layout, {1: 8})
+    assert "the cluster manager refused" in said(journal) and len(fleet.requested) == asked, "not asked again at once"
+
+
+def test_a_lost_executor_leaves_a_smaller_job(plan: JobPlan) -> None:
+    fleet = Numbers(2)
+    run, _ = managed(fleet)
+    plan = run.begin(plan)
+    fleet.there.remove("0")
+    plan = run.settle(plan, {1: 2})
+    assert work(plan) == (1, 1) and plan.layout.slots == 4
+    fleet.there.clear()
+    run._wait_for = lambda *arguments, **options: None  # type: ignore[method-assign]
+    with pytest.raises(EnvironmentMissingError, match="needs 4 task slots at least, but only 0 executors of 4 came"):
+        run.settle(plan, {1: 2})
+
+
+def test_observing_only_says_what_it_would_do(plan: JobPlan) -> None:
+    fleet = Numbers(3)
+    run, journal = managed(fleet, observe_only=True)
+    assert run.begin(plan) is plan
+    for cycle in range(3):
+        run.turn(cycle, plan.layout, {1: 1})
+    assert "3 → 1" in said(journal) and "withheld: observing only" in said(journal)
+    assert not fleet.requested and not fleet.killed and not run.ready
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"spark.dynamicAllocation.enabled": "true"}, "dynamic allocation is on, and would undo it"),
+        ({}, None),
+    ],
+)
+def test_dynamic_allocation_is_left_alone(plan: JobPlan, changed: dict[str, str], why: str | None) -> None:
+    refused = refusal(SparkConf(loadDefaults=False).setAll(list(changed.items())), plan)
+    assert refused is None if why is None else why in str(refused)
+
+
+def test_a_job_that_cannot_use_other_executors_is_told(tmp_path: Path) -> None:
+    job = hr.Job("job")
+    s = job.source("s", scripted([{"k": 1}]))
+    work = s.map(dict, name="work")
+    work.sink("out", hr.collect())
+    conf = SparkConf(loadDefaults=False)
+    rigid = plan_job(job, tmp_path / "a", Settings.of(executors=(1, 3)), collect=True)
+    assert "only latency constraints in realtime mode" in str(refusal(conf, rigid))
+    job.constrain(s >> work, mean="50 ms", over="5 s")
+    rigid = plan_job(job, tmp_path / "b", Settings.of(executors=(1, 3)), collect=True)
+    assert "no step is elastic" in str(refusal(conf, rigid))
+
+
+def test_a_session_that_goes_on_gets_its_executors_back(plan: JobPlan) -> None:
+    fleet = Numbers(3)
+    run, _ = managed(fleet)
+    run.begin(plan)
+    run.give_back()
+    assert fleet.requested[-1] == 3
+
+
+def test_executor_seconds_count_what_is_there_and_not_released(plan: JobPlan) -> None:
+    fleet = Numbers(3)
+    run, _ = managed(fleet)
+    run.begin(plan)  # one of three is let go
+    for at_s in (0.0, 0.5, 2.0, 5.0):
+        run.count(at_s, every_s=1.0)
+    assert run.executor_s() == 2 * 5.0
+    assert Executors(Journal()).executor_s() is None, "local mode has no executors"
+
+
+@pytest.mark.parametrize("wrong", [3, (0, 2), (3, 2), (1, 2, 3), ("a", "b"), (1.0, 2.0)])
+def test_limits_that_cannot_be(wrong: object) -> None:
+    with pytest.raises(ConfigError, match=r"executors must be \(least, most\) such as \(1, 4\)"):
+        Settings.of(executors=wrong)
