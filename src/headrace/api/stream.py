@@ -149,7 +149,8 @@ class KeyedStream:
         Without a window the step keeps a running result per key and emits it whenever it changed.
 
         ``memory="64 MB"`` bounds what the step's state takes in each subtask; the rest goes to disk, by
-        ``engine`` (``docs/how-it-works.md``), and answers stay exact. With ``coverage=0.9`` a key whose
+        ``engine`` (``docs/how-it-works.md``), and answers stay exact. Where records change results one by one
+        (no window, count windows, sessions), a key on disk has its result when the epoch ends at the latest. With ``coverage=0.9`` a key whose
         state has seen at least that share of its records is not looked up on disk; a column ``coverage``
         says how much it has seen. ``at_least={"n": 50}`` emits only keys that reach this, as soon as they
         do, each once. With both, and ``expect`` as the largest number of records there can be, nothing is
