@@ -53,7 +53,7 @@ def test_wrong_answers_are_found() -> None:
 
 
 # scalla fact 4, and section 4's orders: INC spills nothing when states fit, and sort-merge is slowest then, also
-# compared with MR-hash: both behind maps that combine (user count), and both on the records themselves
+# compared with MR-hash, where all combine
 def test_orders_hold_where_memory_suffices() -> None:
     workload = Workload("users", zipf_keys(1_000_000, 10_000, 0.8, seed=6))
     figures: dict[str, Any] = user_count(len(workload.numbers), lambda line: None, lambda keys: workload.batches())
@@ -65,8 +65,8 @@ def test_orders_hold_where_memory_suffices() -> None:
 # scalla section 4: where states do not fit, sort-merge is slower than MR-hash (neither combines), and with memory for
 # a thirtieth of the trigrams slower than INC and DINC (all combine)
 def test_orders_hold_where_memory_does_not_suffice() -> None:
-    workload = Workload("trigrams mixed", vocabulary_keys(50_000, 10_000, 1.0, "mixed", seed=2), trigrams(10_000))
-    made = [measure(workload, engine, 0.02) for engine in ("inc", "dinc", "mr", "sort-merge", "sort-merge-records")]
+    workload = Workload("trigrams mixed", vocabulary_keys(20_000, 10_000, 1.0, "mixed", seed=2), trigrams(10_000))
+    made = [measure(workload, engine, 1 / 30) for engine in ("inc", "dinc", "mr", "sort-merge", "sort-merge-records")]
     assert [outcome.wrong for outcome in made] == [0] * 5
     assert failed_orders({"settings": [asdict(outcome) for outcome in made]}) == []
 
