@@ -53,7 +53,7 @@ class Partials:
         rows = np.arange(batch.num_rows)
         columns = [pa.array(np.full(len(rows), panes) if isinstance(panes, int) else panes), *key_columns]
         columns += self._states(rows, rows, len(rows), batch, times)
-        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
     def _states(self, of: Rows, rows: Rows, capacity: int, batch: pa.RecordBatch, times: Rows) -> list[pa.Array]:
         """Columns of the states of ``rows``, to which records ``of`` them are added; forgotten at once."""
