@@ -342,6 +342,13 @@ def test_engines_that_need_a_window_with_an_end_are_refused(window: str) -> None
             validate(job_of(API_WINDOWS[window], 10, memory="1 MB", **options).graph())
 
 
+@pytest.mark.parametrize(("window", "engine"), [("running", "inc"), ("count", "inc"), ("session", "dinc")])
+def test_the_step_says_which_engine_it_uses(tmp_path: Path, window: str, engine: str) -> None:
+    operator, _ = step(window, tmp_path, memory_bytes=100_000)
+    assert operator.choice is not None and operator.choice.engine == engine
+    operator.close()
+
+
 @pytest.mark.parametrize("window", WINDOWS)
 def test_explain_says_which_engine_and_why(window: str) -> None:
     graph = job_of(API_WINDOWS[window], 10, memory="64 MB").graph()

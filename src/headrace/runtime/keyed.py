@@ -68,7 +68,11 @@ class KeyedReduce(Reduce):
 
     @property
     def choice(self) -> Choice | None:
-        return self.deferring.residents.choice if self.deferring else None
+        if self.deferring is None:
+            return None
+        if isinstance(self.node.window, SessionWindow):
+            return Choice(*engine_of(self.node))
+        return self.deferring.residents.choice
 
     def on_disk(self, batch: Batch) -> npt.NDArray[np.bool_]:
         if self.deferring is None or not self.deferring.on_disk:

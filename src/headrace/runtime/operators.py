@@ -54,7 +54,7 @@ class Operator:
         self.meter = StepMeter(name)
         self.queue: InputQueue | None = None
         self._watermarks = [NEVER_US] * ports
-        self.watermark_us = NEVER_US
+        self.watermark_us = self._passed_on_us = NEVER_US
 
     def receive(self, port: int, batch: Batch) -> None:
         if self.queue is None:
@@ -114,8 +114,11 @@ class Operator:
 
     def pass_on_watermark(self) -> None:
         """Promise to all who read this step that nothing older follows."""
-        for target, port in self.outputs:
-            target.watermark(port, min(self.watermark_us, self.held_us()))
+        promise_us = min(self.watermark_us, self.held_us())
+        if promise_us > self._passed_on_us:
+            self._passed_on_us = promise_us
+            for target, port in self.outputs:
+                target.watermark(port, promise_us)
 
     def held_us(self) -> int:
         """The earliest result that may still come whatever the watermark: nothing later may be promised."""
@@ -133,7 +136,7 @@ class Operator:
     def begin_epoch(self) -> None:
         """Forget watermarks: every epoch's senders promise anew, never less than before."""
         self._watermarks = [NEVER_US] * len(self._watermarks)
-        self.watermark_us = NEVER_US
+        self.watermark_us = self._passed_on_us = NEVER_US
         self.meter.begin_epoch()
 
     def on_batch(self, port: int, batch: Batch) -> None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from headrace.state.aggregates import Accumulator
 from headrace.state.changes import ID_BYTES, ID_COLUMNS, PANE, Change, Digest, Pending, with_ids
-from headrace.state.grouping import Key, Rows, key_arrays, key_values
+from headrace.state.grouping import Rows
 from headrace.state.hashing import U64, hash_columns, row_stamps, slices_of
 from headrace.state.index import Admission, KeyIndex
 from headrace.state.policies import INC, Policy
@@ -144,9 +144,6 @@ class GroupTable:
     def states_vary(self) -> bool:
         return any(accumulator.varies for accumulator in self._accumulators)
 
-    def keys_of(self, rows: Rows) -> list[Key]:
-        return key_values(self.key_columns(rows))
-
     def key_columns(self, rows: Rows) -> list[pa.Array]:
         return self.index.key_columns(rows)
 
@@ -169,10 +166,6 @@ class GroupTable:
         if self.index.capacity > self._capacity:
             self._grow(max(self.index.capacity, min(2 * self._capacity, self._most)))
         return admission
-
-    def intern(self, pane: int, key: Key) -> int:
-        """The row of one (pane, key) pair, made if missing."""
-        return int(self.admit(key_arrays([key], self.key_fields), pane).rows[0])
 
     def add(self, rows: Rows, batch: pa.RecordBatch, times: Rows) -> None:
         """Add records to rows that were chosen before."""
