@@ -39,7 +39,7 @@ def filled(panes: dict[int, list[tuple[int, float]]]) -> GroupTable:
 def states(table: GroupTable) -> dict[int, tuple[int, float]]:
     rows = table.rows_of(0)
     n, v = (column.to_pylist() for column in table.results(rows))
-    return {key: (a, b) for key, a, b in zip(table.keys_of(rows), n, v)}
+    return {key: (a, b) for key, a, b in zip(table.key_columns(rows)[0].to_pylist(), n, v)}
 
 
 RECORDS = st.lists(st.tuples(st.integers(0, 5), st.floats(-1e6, 1e6)), min_size=1, max_size=6)
