@@ -9,7 +9,6 @@ from statistics import median
 
 import numpy as np
 from scipy.optimize import brentq
-from scipy.stats import theilslopes
 
 from headrace.measure.moments import Moments
 from headrace.measure.report import Report, SubtaskReport
@@ -61,6 +60,8 @@ def _line(parts: list[SubtaskReport]) -> StepCost | None:
     sizes, means_s = np.array([size for _, size in seen]), np.array([service.mean / 1e3 for service, _ in seen])
     size, mean_s = float(np.median(sizes)), float(np.median(means_s))
     if np.ptp(sizes) > _ALIKE * size:
+        from scipy.stats import theilslopes  # takes longer to import than all else
+
         slope_s = float(theilslopes(means_s, sizes)[0])
     else:  # batches of one size show no slope: a batch costs what it does by default
         slope_s = (mean_s - min(PER_RECORD.batch_s, mean_s)) / size
