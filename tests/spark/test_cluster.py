@@ -26,7 +26,8 @@ def test_subtasks_move_between_executors(tmp_path: Any) -> None:
     source = hr.generate(numbered, rate=f"{RATE}/s", total=RATE * SECONDS)
     counted = job.source("items", source, event_time="ts").key_by("key").window(hr.tumbling("1 s"))
     counted.reduce(name="n", n=hr.count(), total=hr.sum("n")).sink("out", hr.collect())
-    run = hr.start(job, master="local-cluster[2,4,1024]", epoch="4 s", checkpoint=tmp_path)
+    # Epochs of 5 s, so that half of one is repeated after a failure: on a cluster their length is chosen at the start.
+    run = hr.start(job, master="local-cluster[2,4,1024]", recovery="2.5 s", checkpoint=tmp_path)
     run.wait()
     rows = run.rows("out")
     expected: dict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0])

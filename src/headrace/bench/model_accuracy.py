@@ -32,6 +32,8 @@ from headrace.runtime.plan import JobPlan
 Values = npt.NDArray[np.float64]
 Say = Callable[[str], None]
 _WARMUP_S, _SECONDS = 2, 9
+_JIT_S = 20
+"""Until Java has compiled what carries rows; before that, rows are held up more often than ever after."""
 _NEAR_P50, _NEAR_P99 = 0.20, 0.30
 
 
@@ -189,7 +191,7 @@ def model_accuracy(say: Say, *, quick: bool = False) -> dict[str, Any]:
     rows, runs = [], []
     try:
         with TreeWatch() as watch:
-            measure(session, CALIBRATION, seconds=3)  # starts Spark's workers, and compiles
+            measure(session, CALIBRATION, seconds=_JIT_S)
             costs = calibrate(session)
             for setting in tested:
                 runs.append(measure(session, setting))

@@ -13,18 +13,18 @@ from headrace.model.queueing import kingman
 
 _STOP_MS = 200.0
 """How long a job stands still now and then: the gap between two epochs on one machine."""
-_LEAST_CEILING, _MOST_CEILING = 0.6, 0.85
+_LEAST_CEILING, _MOST_CEILING = 0.5, 0.85
 """More idle time would not keep a bound that a stop breaks anyway; with less, any wait is a guess."""
 
 
 def ceiling(queueing_ms: float, over_s: float) -> float:
-    """The utilisation from which queues could not make good for a stop within what a bound leaves them.
+    """The utilisation from which queues could not make good for a stop within half of what a bound leaves them.
 
     Ours: the thesis has no such limit, and with small variations its model would go close to 1. After a stop of h,
     waits fall from h to nothing within h / (1 − ρ), which adds h² / 2(1 − ρ) to the waits of all that came within
-    ``over_s``. So a loose bound needs fewer subtasks also where queues are short.
+    ``over_s``; the other half is for usual waits. So a loose bound needs fewer subtasks also where queues are short.
     """
-    idle = _STOP_MS**2 / (2 * over_s * 1000 * queueing_ms) if queueing_ms > 0 else 1.0
+    idle = _STOP_MS**2 / (over_s * 1000 * queueing_ms) if queueing_ms > 0 else 1.0
     return min(max(1 - idle, _LEAST_CEILING), _MOST_CEILING)
 
 

@@ -89,8 +89,8 @@ class Source(Operator):
     def exhausted(self) -> bool:
         return all(p.reader.exhausted for p in self._partitions)
 
-    def poll(self, max_rows: int, now_us: int) -> bool:
-        """Read each partition once, the next one first, until there are enough rows; False if there is nothing."""
+    def poll(self, max_rows: int, now_us: int) -> int:
+        """Read each partition once, the next one first, until there are enough rows; returns how many there were."""
         n, left = len(self._partitions), max_rows
         for step in range(n):
             partition = self._partitions[(self._turn + step) % n]
@@ -102,7 +102,7 @@ class Source(Operator):
             if left <= 0:
                 self._turn = (self._turn + step + 1) % n
                 break
-        return left < max_rows
+        return max_rows - left
 
     def take_external(self, records: pa.RecordBatch, now_us: int) -> None:
         """Records that Spark itself read (a user's DataFrame), as those of this subtask's partition.

@@ -140,9 +140,9 @@ class Subtask:
             busy = False
             if polling and not over and (rows := scheduler.poll_rows(self.plan.settings.poll_rows)):
                 read = self._poll(rows)  # before the flush: what is due by now leaves with the buffer that is
-                busy = read and not (eager and self._paced)
-                turn_rows = turn_rows + rows if read else turn_rows
-                if not eager and self._turn_over(read, turn_rows):
+                busy = read >= rows or (read > 0 and not (eager and self._paced))
+                turn_rows += rows if read else 0
+                if not eager and self._turn_over(read > 0, turn_rows):
                     polling = False
             scheduler.turn()
             self._tick()
@@ -217,11 +217,8 @@ class Subtask:
         eager = self.plan.eager
         return (self._input_over and (eager or not polling)) or (eager and self._intake.ended)
 
-    def _poll(self, rows: int) -> bool:
-        read = False
-        for source in self._sources:
-            read |= source.poll(rows, now_us())
-        return read
+    def _poll(self, rows: int) -> int:
+        return sum(source.poll(rows, now_us()) for source in self._sources)
 
     @property
     def _paced(self) -> bool:

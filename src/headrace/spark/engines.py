@@ -40,12 +40,17 @@ class Engine(Protocol):
 
 
 class RealtimeEngine:
-    """All stages at once as long-lived tasks; Spark's noop sink ends the chain."""
+    """All stages at once as long-lived tasks; Spark's noop sink ends the chain.
 
-    def __init__(self, session: SparkSession, plan: JobPlan, query: int, address: Address, checkpoint: Path) -> None:
+    ``epoch_s`` is how long epochs last where they end by themselves: its value at the start holds for the whole query.
+    """
+
+    def __init__(
+        self, session: SparkSession, plan: JobPlan, query: int, address: Address, checkpoint: Path, epoch_s: float
+    ) -> None:
         self._session = session
         self._clock = EpochClock(session, plan.layout.stages[0].subtasks, clock_offset(checkpoint))
-        epoch = _LONGEST_EPOCH if self._clock.turnable else f"{plan.settings.epoch_s:g} seconds"
+        epoch = _LONGEST_EPOCH if self._clock.turnable else f"{epoch_s:g} seconds"
         frame = chain(self._clock.frame, plan, query, address)
         self._query = (
             frame.writeStream.format("noop")

@@ -280,7 +280,7 @@ class Run:
             self._epoch_at_s = self._asked_to_end = self._last_epoch = None
         plan, address, spark_checkpoint = self.plan, self._server.address, self._spark_checkpoint
         if plan.settings.mode == "realtime":
-            return RealtimeEngine(self._session, plan, query, address, spark_checkpoint)
+            return RealtimeEngine(self._session, plan, query, address, spark_checkpoint, self._steering.epoch_s)
         if plan.settings.mode == "microbatch":
             return MicrobatchEngine(
                 self._session, plan, query, address, spark_checkpoint, self._begin_epoch, self._seal_epoch
