@@ -6,8 +6,11 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+
+from headrace.state.diskrows import DiskRows
 
 
 @pytest.fixture(autouse=True)
@@ -25,3 +28,17 @@ def no_threads_left() -> Iterator[None]:
     ):
         time.sleep(0.005)
     assert not left, f"threads left running: {left}"
+
+
+@pytest.fixture
+def to_disk(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many rows went to disk each time."""
+    counts: list[int] = []
+    add = DiskRows.add
+
+    def counted(self: DiskRows, rows: Any) -> None:
+        counts.append(rows.num_rows)
+        add(self, rows)
+
+    monkeypatch.setattr(DiskRows, "add", counted)
+    return counts

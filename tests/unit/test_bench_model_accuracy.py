@@ -81,7 +81,7 @@ def test_a_service_takes_its_time_per_record() -> None:
 def test_predictions_follow_the_settings() -> None:
     by_cut = [predict_s(plan_of(s), COSTS, s) for s in (Setting(2000, 10, 2, 50), Setting(2000, 40, 2, 50))]
     assert by_cut[1][0] - by_cut[0][0] == pytest.approx(0.030 / 2, abs=0.003)
-    assert by_cut[1][1] - by_cut[0][1] == pytest.approx(0.030, abs=0.008)
+    assert 0.022 < by_cut[1][1] - by_cut[0][1] < 0.030, "the tail of the way blurs the shorter deadline more"
     slow = Setting(2000, 40, 2, 400)
     assert predict_s(plan_of(slow), COSTS, slow)[0] > by_cut[1][0] + 0.004
     overloaded = Setting(2000, 10, 1, 1000)

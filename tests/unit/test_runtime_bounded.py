@@ -18,7 +18,6 @@ from headrace.graph.render import render
 from headrace.graph.stages import lay_out
 from headrace.graph.validate import validate
 from headrace.state.choosing import Chooser, DistinctKeys
-from headrace.state.diskrows import DiskRows
 from headrace.testing import LocalRun, run_local
 
 ENGINES = ["auto", "inc", "dinc", "dinc-space-saving", "dinc-marker", "mr"]
@@ -46,20 +45,6 @@ def job_of(window: Any, **options: Any) -> hr.Job:
     reduced = rows.key_by("k").window(window).reduce(name="r", n=hr.count(), total=hr.sum("v"), **options)
     reduced.sink("out", callback(print))
     return job
-
-
-@pytest.fixture
-def to_disk(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many rows went to disk each time."""
-    counts: list[int] = []
-    add = DiskRows.add
-
-    def counted(self: DiskRows, rows: Any) -> None:
-        counts.append(rows.num_rows)
-        add(self, rows)
-
-    monkeypatch.setattr(DiskRows, "add", counted)
-    return counts
 
 
 # scalla facts 1 and 40: the same functions, in batch and streaming mode, in any engine, equal the reference

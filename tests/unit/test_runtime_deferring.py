@@ -27,7 +27,6 @@ from headrace.runtime.keyed import KeyedReduce
 from headrace.runtime.reducing import Place
 from headrace.runtime.usercode import Guard
 from headrace.state.changes import digest_of, merge_chain
-from headrace.state.diskrows import DiskRows
 from headrace.testing import LocalRun, run_local
 
 MORE = int(os.environ.get("HEADRACE_EXAMPLES", "1"))
@@ -37,20 +36,6 @@ LISTS = {"vs": hr.collect("v")}
 NO_COMBINE = {"u": hr.reducer(init=list, update=lambda s, r: [*s, r["v"]], finalize=lambda s: str(s))}
 WINDOWS: dict[str, Any] = {"running": None, "count": CountWindow(3), "session": SessionWindow(100)}
 ENGINES = ["auto", "inc", "dinc", "dinc-space-saving", "dinc-marker"]
-
-
-@pytest.fixture
-def to_disk(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many rows went to disk each time."""
-    counts: list[int] = []
-    add = DiskRows.add
-
-    def counted(self: DiskRows, rows: Any) -> None:
-        counts.append(rows.num_rows)
-        add(self, rows)
-
-    monkeypatch.setattr(DiskRows, "add", counted)
-    return counts
 
 
 class Out:

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import SchemaError
-from headrace.state.grouping import check_key_type, group, key_arrays, key_codes
+from headrace.state.grouping import check_key_type, key_arrays, key_codes
 from headrace.state.hashing import hash_column, hash_columns, row_stamps, slices_of
 
 _PROBE = """
@@ -99,17 +99,14 @@ def _canonical(value: Any) -> Any:
 
 
 @given(keyed_batches())
-def test_groups_are_those_of_plain_python(made: tuple[list[pa.Array], list[tuple[Any, ...]], list[int]]) -> None:
-    columns, rows, panes = made
-    groups = group(columns, np.array(panes))
-    wanted = list(dict.fromkeys(zip(panes, rows)))
-    assert len(groups.keys) == len({*zip(groups.panes.tolist(), map(_as_tuple, groups.keys))}) == len(wanted)
-    for i, (pane, row) in enumerate(zip(panes, rows)):
-        g = groups.of_row[i]
-        assert (groups.panes[g], _as_tuple(groups.keys[g])) == (pane, row)
+def test_codes_are_those_of_plain_python(made: tuple[list[pa.Array], list[tuple[Any, ...]], list[int]]) -> None:
+    columns, rows, _ = made
+    codes, keys = key_codes(columns)
+    assert len({_as_tuple(key) for key in keys}) == len(keys)
+    assert [_as_tuple(keys[code]) for code in codes.tolist()] == rows
     fields = [pa.field(str(i), column.type) for i, column in enumerate(columns)]
-    back = list(zip(*(map(_canonical, column.to_pylist()) for column in key_arrays(groups.keys, fields))))
-    assert back == [_as_tuple(key) for key in groups.keys]
+    back = list(zip(*(map(_canonical, column.to_pylist()) for column in key_arrays(keys, fields))))
+    assert back == [_as_tuple(key) for key in keys]
 
 
 def _as_tuple(key: Any) -> tuple[Any, ...]:

@@ -1,7 +1,7 @@
 """Which subtasks of a stage have work: the controller numbers those, and knows of no others.
 
-A stage holds as many subtasks as may be needed before the next restart. Of a stateless stage the first few are active; of a
-keyed one those that own slices, which may be any.
+A stage holds as many subtasks as may be needed before the next restart. Of a stateless stage the first few are
+active; of a keyed one those that own slices, which may be any.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet
 
 from headrace.bench.combine_time import Took, driver_cpu_s
-from headrace.bench.stock import open_stock
+from headrace.bench.stock import drained, open_stock
 from headrace.bench.trades import symbol_names
 from headrace.bench.trades_windows import Windows
 from headrace.errors import RunFailedError
@@ -68,16 +68,8 @@ def _answer(session: Any, trades: str, size_s: int, output: str) -> dict[str, fl
     rows = rows.select(F.unix_seconds("window.end").alias("end_s"), "symbol", "cents", "trades")
     before_s = driver_cpu_s()
     with tempfile.TemporaryDirectory(prefix="stock-") as checkpoint:
-        query = (
-            rows.writeStream.outputMode("update")
-            .foreachBatch(lambda batch, epoch: batch.write.mode("append").parquet(output))
-            .option("checkpointLocation", checkpoint)
-            .trigger(availableNow=True)
-            .start()
-        )
-        query.awaitTermination()
-        busy_ms = sum(progress["durationMs"]["triggerExecution"] for progress in query.recentProgress)
-    return {"seconds": busy_ms / 1000, "cpu_s": driver_cpu_s() - before_s}
+        seconds = drained(rows, output, checkpoint).batches_s
+    return {"seconds": seconds, "cpu_s": driver_cpu_s() - before_s}
 
 
 if __name__ == "__main__":

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from headrace.bench.recordbuffers import RECORD_BYTES
+from headrace.bench.sessionize import SessionBound, SessionBuffers
 from headrace.bench.workloads import Clicks, clicks, sessions_of
 from headrace.state.policies import INC, Policy, Rule
-from headrace.state.recordbuffers import RECORD_BYTES
-from headrace.state.sessionize import SessionBound, SessionBuffers
 
 _BUFFER_BYTES = 2048
 _USERS_PER_SLOT, _ACTIVE_SHARE, _BURST = 40, 0.75, 4.0

@@ -1,8 +1,9 @@
 """``bench hash-engines``: time, spill and memory of every engine by skew, order of keys and memory (SCALLA 4).
 
 What one subtask does, without Spark: external sort-merge in the same memory, with a combiner and without, is the
-baseline for the cost, numpy the reference for the answers; of three rounds the middle one counts. Then whole jobs on Spark with ten times as many states as memory
-(``bench.larger_state``), and whether all is in the order in which the thesis has it (``bench.orderings``).
+baseline for the cost, numpy the reference for the answers; of three rounds the middle one counts. Then whole jobs on
+Spark with ten times as many states as memory (``bench.larger_state``), and whether all is in the order in which the
+thesis has it (``bench.orderings``).
 """
 
 from __future__ import annotations

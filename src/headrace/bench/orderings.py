@@ -51,11 +51,8 @@ def _seconds(engine: str, batches: Any, memory_bytes: int) -> float:
         return time.process_time() - began
 
 
-def failed_orders(figures: dict[str, Any], *, noise: float = 1.0) -> list[str]:
-    """Sentences about what is not as it should be; nothing is said about figures that are not there.
-
-    Times that are less than ``noise`` apart are in order.
-    """
+def failed_orders(figures: dict[str, Any]) -> list[str]:
+    """Sentences about what is not as it should be; nothing is said about figures that are not there."""
     failed = []
     ratio, over_mb = figures.get("session_spill_ratio"), figures.get("rss_over_bound_mb")
     if ratio is not None and ratio < SESSION_RATIO:
@@ -66,7 +63,7 @@ def failed_orders(figures: dict[str, Any], *, noise: float = 1.0) -> list[str]:
         if setting["engine"] == "inc" and setting["memory_share"] > 1 and setting["spill_bytes"]:
             failed.append(f"INC spilled {setting['spill_bytes']} bytes of {setting['workload']}, which fit in memory")
     for engine, seconds, slowest_s in (*_users(figures), *_cells(figures.get("settings", []))):
-        if seconds >= noise * slowest_s:
+        if seconds >= slowest_s:
             failed.append(f"{engine} took {seconds} s where sort-merge took {slowest_s} s")
     return failed
 

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -95,8 +96,16 @@ def latency(rate: int, seconds: int) -> dict[str, Any]:
     return {"items": int(rate * seconds), **latency_figures(values), **watch.figures(), "epochs": len(results)}
 
 
-def drained(rows: Any, out: str, checkpoint: str) -> float:
-    """Seconds until a streaming query has read all there is and written its updates."""
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """How long a query took: by the clock, and its micro-batches alone."""
+
+    seconds: float
+    batches_s: float
+
+
+def drained(rows: Any, out: str, checkpoint: str) -> Drained:
+    """Let a streaming query read all there is and write its updates."""
     began = time.monotonic()
     query = (
         rows.writeStream.outputMode("update")
@@ -106,7 +115,8 @@ def drained(rows: Any, out: str, checkpoint: str) -> float:
         .start()
     )
     query.awaitTermination()
-    return time.monotonic() - began
+    busy_ms = sum(progress["durationMs"]["triggerExecution"] for progress in query.recentProgress)
+    return Drained(time.monotonic() - began, busy_ms / 1000)
 
 
 def throughput(directory: str, output: str, warmup: str) -> dict[str, Any]:
@@ -124,7 +134,7 @@ def throughput(directory: str, output: str, warmup: str) -> dict[str, Any]:
             .groupBy(F.window("at", "10 seconds"), "key").count()
         )  # fmt: skip
         rows = counted.select(F.unix_millis("window.start").alias("start"), "key", "count")
-        return drained(rows, out, checkpoint)
+        return drained(rows, out, checkpoint).seconds
 
     with tempfile.TemporaryDirectory(prefix="stock-") as work:
         count(warmup, f"{work}/warm", f"{work}/warm-checkpoint")

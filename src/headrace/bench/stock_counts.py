@@ -30,7 +30,7 @@ def stock_counts(peer: str, directory: str, output: str, warmup: str, memory_mb:
     count = _aggregated if peer == "agg" else _transformed
 
     def run(path: str, out: str, checkpoint: str) -> float:
-        return drained(count(session.readStream.schema("k string").parquet(path)), out, checkpoint)
+        return drained(count(session.readStream.schema("k string").parquet(path)), out, checkpoint).seconds
 
     with tempfile.TemporaryDirectory(prefix="stock-") as work:
         run(warmup, f"{work}/warm", f"{work}/warm-checkpoint")

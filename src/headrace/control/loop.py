@@ -73,7 +73,7 @@ def look(job: Job, state: State, recent: Recent, seen: Observation) -> View:
 
 
 def _clean_s(job: Job, state: State, seen: Observation) -> float:
-    """Since when all that was measured is of the shape of now: its first interval counts only until there is another."""
+    """Since when all that was measured is of the shape of now: its first interval counts until there is another."""
     interval_s = job.policy.interval_s
     return state.shaped_s + interval_s if seen.at_s - state.shaped_s > 1.5 * interval_s else state.shaped_s
 

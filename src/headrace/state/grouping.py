@@ -1,9 +1,8 @@
-"""Group the rows of a batch by key columns and pane, without a Python loop over rows."""
+"""Keys of a batch as codes and back, without a Python loop over rows."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,39 +15,8 @@ from headrace.errors import SchemaError
 Rows = npt.NDArray[np.int64]
 Key = Hashable
 _NAN = float("nan")
-_FEW_PANES = 64
 _MOST_CODES = 2**62
 """Combined codes of several key columns stay below this, within 64 bits."""
-
-
-@dataclass(frozen=True, slots=True)
-class Groups:
-    """``of_row[i]`` is the group of row ``i``; each group has a key and a pane."""
-
-    of_row: Rows
-    keys: list[Key]
-    panes: Rows
-
-
-def group(columns: list[pa.Array], panes: Rows | int) -> Groups:
-    """Distinct (pane, key) pairs of a batch; ``panes`` is one pane for all rows, or one per row."""
-    codes, values = key_codes(columns)
-    if isinstance(panes, int):
-        distinct_panes, pane_codes = np.array([panes], np.int64), None
-    else:
-        low, high = int(panes.min()), int(panes.max())
-        if low == high:
-            distinct_panes, pane_codes = np.array([low], np.int64), None
-        elif high - low < _FEW_PANES:
-            distinct_panes, pane_codes = np.arange(low, high + 1), panes - low
-        else:
-            distinct_panes, pane_codes = np.unique(panes, return_inverse=True)
-    if pane_codes is None:
-        return Groups(codes, values, np.full(len(values), distinct_panes[0], np.int64))
-    combined = pane_codes * len(values) + codes
-    present, of_row = _compact(combined, len(values) * len(distinct_panes))
-    keys = [values[i] for i in (present % len(values)).tolist()]
-    return Groups(of_row, keys, distinct_panes[present // len(values)])
 
 
 def key_codes(columns: list[pa.Array]) -> tuple[Rows, list[Key]]:

@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from headrace.bench.recordbuffers import RECORD_BYTES, RecordBuffers
 from headrace.errors import StateError
 from headrace.state.buckets import bucket_of
 from headrace.state.changes import PANE
@@ -27,7 +28,6 @@ from headrace.state.diskrows import Buckets, DiskRows, Slices
 from headrace.state.index import KeyIndex
 from headrace.state.layout import NEVER
 from headrace.state.policies import Policy
-from headrace.state.recordbuffers import RECORD_BYTES, RecordBuffers
 
 _MARKS_PER_SLOT = 4
 _DEEPEST = 8

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.bench.sessionize import SessionBound, SessionBuffers
 from headrace.errors import StateError
 from headrace.state.policies import FREQUENT, INC, Policy, Rule
-from headrace.state.sessionize import SessionBound, SessionBuffers
 
 Record = tuple[int, int]
 """Key and time; its place in the input is its value."""
