@@ -14,8 +14,8 @@ Write a workflow, say how late a result may be, run it::
 from typing import TYPE_CHECKING, Any
 
 from headrace.api.job import Job
+from headrace.api.keyedstate import mapping, queue, value
 from headrace.api.reducers import count, distinct, first, last, max, mean, min, quantile, reducer, sum, top_k
-from headrace.api.state import mapping, queue, value
 from headrace.api.stream import KeyedStream, Stream
 from headrace.api.windows import count_window, session, sliding, tumbling, versioned, whole_input
 from headrace.connect.callback import callback
@@ -27,7 +27,7 @@ from headrace.connect.parquet import parquet
 from headrace.connect.replay import replay
 from headrace.connect.sockets import socket
 from headrace.errors import HeadraceError
-from headrace.running import collect, run, start
+from headrace.launch import collect, run, start
 
 if TYPE_CHECKING:
     from headrace.connect.dataframe import dataframe

@@ -47,11 +47,11 @@ class Settings:
     means fewer gaps, of a fraction of a second, in which Spark starts the next epoch; the default keeps
     them well below one percent of the time, so that they do not decide a p99. ``epoch="auto"`` lets the bound, the
     gaps and ``recovery_s`` (how much input a failure may repeat, on average) decide instead; it is the default where
-    a job has latency constraints or a recovery objective. ``cut_s`` is the longest
-    time a record waits in an output buffer, ``cut_bytes`` the size at which one is cut at once.
+    a job has latency constraints or a recovery objective. ``flush_s`` is the longest
+    time a record waits in an output buffer, ``flush_bytes`` the size at which one is cut at once.
     ``chunk_s`` and ``chunk_bytes`` say how often, or after how much, changed state is written while
     an epoch runs. With ``share``, steps that are equal run once (``graph.sharing``). A worker process that
-    gives no sign of life for ``lease_s`` is taken to hang. ``cut_by``: what the controller adapts, where a
+    gives no sign of life for ``lease_s`` is taken to hang. ``flush_by``: what the controller adapts, where a
     job has latency constraints.
     ``chaining="dynamic"`` gives every stateless step a process that the controller may do without;
     "static" chains all steps between two shuffles.
@@ -71,8 +71,8 @@ class Settings:
     epoch_s: float = 120.0
     epoch_auto: bool | None = None
     recovery_s: float | None = None
-    cut_s: float = 0.008
-    cut_bytes: int = 1_000_000
+    flush_s: float = 0.008
+    flush_bytes: int = 1_000_000
     poll_rows: int = 131_072
     queue_bytes: int = 64_000_000
     chunk_s: float = 5.0
@@ -85,7 +85,7 @@ class Settings:
     max_attempts: int = 3
     restart_backoff_s: float = 0.5
     trigger_s: float = 0.0
-    cut_by: Literal["deadline", "size"] = "deadline"
+    flush_by: Literal["deadline", "size"] = "deadline"
     chaining: Literal["static", "dynamic"] = "static"
     debug_state: bool = False
     share: bool = True
@@ -99,7 +99,7 @@ class Settings:
     def of(**options: Any) -> Settings:
         """Settings from what users write: ``epoch="30 s"``, ``cut="10 ms"``, ``parallelism=4``.
 
-        >>> Settings.of(epoch="30 s", cut="10 ms").cut_s
+        >>> Settings.of(epoch="30 s", cut="10 ms").flush_s
         0.01
         """
         known = {f.name for f in fields(Settings)}
@@ -131,12 +131,12 @@ class Settings:
         if self.mode not in MODES:
             raise ConfigError(f"mode {self.mode!r} is not one of {', '.join(MODES)}")
         check_schedule(self.schedule)
-        for name, least in (("parallelism", 1), ("slices", 1), ("poll_rows", 1), ("max_attempts", 1)):
+        for name, minimum in (("parallelism", 1), ("slices", 1), ("poll_rows", 1), ("max_attempts", 1)):
             value = getattr(self, name)
-            if not isinstance(value, int) or value < least:
-                raise ConfigError(f"{name} must be a whole number of at least {least}, not {value!r}")
-        if self.cut_by not in ("deadline", "size"):
-            raise ConfigError(f"cut_by {self.cut_by!r} is not 'deadline' or 'size'")
+            if not isinstance(value, int) or value < minimum:
+                raise ConfigError(f"{name} must be a whole number of at least {minimum}, not {value!r}")
+        if self.flush_by not in ("deadline", "size"):
+            raise ConfigError(f"flush_by {self.flush_by!r} is not 'deadline' or 'size'")
         if self.chaining not in ("static", "dynamic"):
             raise ConfigError(f"chaining {self.chaining!r} is not 'static' or 'dynamic'")
         if self.slices > 65_535:
@@ -152,12 +152,12 @@ def executor_limits(value: Any) -> tuple[int, int] | None:
     if value is None:
         return None
     try:
-        least, most = value
+        minimum, maximum = value
     except (TypeError, ValueError):
-        least, most = None, None
-    if not (isinstance(least, int) and isinstance(most, int) and 1 <= least <= most):
+        minimum, maximum = None, None
+    if not (isinstance(minimum, int) and isinstance(maximum, int) and 1 <= minimum <= maximum):
         raise ConfigError(f"executors must be (least, most) such as (1, 4), not {value!r}")
-    return least, most
+    return minimum, maximum
 
 
 def check_schedule(name: Any) -> Schedule:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from headrace.cli.loading import AppError, load_job, load_module, split_app
+from headrace.cli.apps import AppError, load_job, load_module, split_app
 
 NAMES = ("app", "neighbour", "json")
 ADDER = """

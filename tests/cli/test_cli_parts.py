@@ -13,9 +13,9 @@ import typer
 
 from headrace.cli.answers import answering, json_line
 from headrace.cli.chatter import quiet_spark
+from headrace.cli.demo.topics import HOT, SENTIMENT, Tail, check, demo_job, tweets_due
+from headrace.cli.demo.tweets import tweets
 from headrace.cli.run import refuse_violations
-from headrace.cli.topics import HOT, SENTIMENT, Tail, check, demo_job, tweets_due
-from headrace.cli.tweets import tweets
 from headrace.signals import StopWish
 from headrace.testing import LocalRun
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import headrace as hr
-from headrace.spark.planning import identity
+from headrace.driver.planning import identity
 from headrace.testing import LocalRun, scripted
 
 

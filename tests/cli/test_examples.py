@@ -16,11 +16,11 @@ import pyarrow as pa
 import pytest
 
 from headrace.api.job import Job
-from headrace.bench.trades import Trades, symbol_names
-from headrace.bench.trades_windows import windows_of
-from headrace.cli.loading import load_module
+from headrace.bench.windows.trades import Trades, symbol_names
+from headrace.bench.windows.trades_windows import windows_of
+from headrace.cli.apps import load_module
 from headrace.config import Settings
-from headrace.spark.planning import plan_job
+from headrace.driver.planning import plan_job
 from headrace.testing import run_local
 
 MODES = ("realtime", "microbatch", "batch")

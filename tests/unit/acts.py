@@ -83,11 +83,11 @@ class _Actor:
 def in_acts(parts: Sequence[Sequence[Record]], schema: dict[str, Any], acts: int, seed: int) -> InActs:
     """Each partition's records cut at random into so many acts."""
     dice = random.Random(seed)
-    cut = []
+    flush = []
     for part in parts:
         at = sorted(dice.randint(0, len(part)) for _ in range(acts - 1))
-        cut.append(tuple(tuple(part[a:b]) for a, b in zip([0, *at], [*at, len(part)])))
-    return InActs(tuple(cut), to_schema(schema))
+        flush.append(tuple(tuple(part[a:b]) for a, b in zip([0, *at], [*at, len(part)])))
+    return InActs(tuple(flush), to_schema(schema))
 
 
 def play(

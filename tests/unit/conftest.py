@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from headrace.state.diskrows import DiskRows
+from headrace.state.spill.diskrows import DiskRows
 
 
 @pytest.fixture(autouse=True)

@@ -7,8 +7,8 @@ from typing import Any
 
 import headrace as hr
 from headrace.config import Settings
+from headrace.driver.planning import plan_job
 from headrace.runtime.plan import JobPlan
-from headrace.spark.planning import plan_job
 
 
 def numbers(n: Any) -> dict[str, Any]:

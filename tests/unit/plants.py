@@ -7,29 +7,29 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from headrace.control.constraints import Constraint, paths_between
-from headrace.control.journal import Decision, Outcome
+from headrace.control.constraints import PathConstraint, paths_between
+from headrace.control.decisions import Decision, Outcome
 from headrace.control.loop import decide, look
-from headrace.control.settings import Job, Policy, Settings
+from headrace.control.remembered import State
+from headrace.control.settings import ControlledJob, ControlPolicy, ControlSettings
 from headrace.control.standing import Standing
-from headrace.control.state import State
-from headrace.control.topology import Edge, Step, Topology
+from headrace.control.topology import ControlledStep, StepEdge, Topology
 from headrace.control.view import View
 from headrace.measure.trace import Observation
 from headrace.testing.plant import Plant
 
 
-def line(*middle: Step, sources: int = 1, sinks: int = 1, paired: bool = False) -> Topology:
+def line(*middle: ControlledStep, sources: int = 1, sinks: int = 1, paired: bool = False) -> Topology:
     """src → middle … → out; ``paired`` joins the middle steps one to one."""
-    steps = (Step("src", sources, source=True), *middle, Step("out", sinks, sink=True))
+    steps = (ControlledStep("src", sources, source=True), *middle, ControlledStep("out", sinks, sink=True))
     inner = range(1, len(steps) - 2)
-    edges = tuple(Edge(i, a.name, b.name, paired and i in inner) for i, (a, b) in enumerate(pairwise(steps)))
+    edges = tuple(StepEdge(i, a.name, b.name, paired and i in inner) for i, (a, b) in enumerate(pairwise(steps)))
     return Topology(steps, edges)
 
 
-def job_of(topology: Topology, bound_ms: float, *, end: str = "out", **policy: Any) -> Job:
-    constraint = Constraint("c", paths_between(topology, "src", end), bound_ms)
-    return Job(topology, (constraint,), Policy(**policy))
+def job_of(topology: Topology, bound_ms: float, *, end: str = "out", **policy: Any) -> ControlledJob:
+    constraint = PathConstraint("c", paths_between(topology, "src", end), bound_ms)
+    return ControlledJob(topology, (constraint,), ControlPolicy(**policy))
 
 
 @dataclass
@@ -40,7 +40,7 @@ class Run:
     views: list[View] = field(default_factory=list)
     decisions: list[tuple[Decision, ...]] = field(default_factory=list)
     outcomes: list[Outcome] = field(default_factory=list)
-    settings: list[Settings] = field(default_factory=list)
+    settings: list[ControlSettings] = field(default_factory=list)
 
     def of(self, action: str) -> list[Decision]:
         return [d for cycle in self.decisions for d in cycle if d.action == action]
@@ -56,7 +56,7 @@ class Run:
         return sum(seen.parallelism[step] for seen in self.seen)
 
 
-def drive(job: Job, plant: Plant, cycles: int, *, watch: Callable[[Plant], None] = lambda plant: None) -> Run:
+def drive(job: ControlledJob, plant: Plant, cycles: int, *, watch: Callable[[Plant], None] = lambda plant: None) -> Run:
     """Run plant and controller against each other."""
     run, state = Run(), State.of(job)
     for _ in range(cycles):

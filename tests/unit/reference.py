@@ -42,8 +42,8 @@ def enter(parts: Sequence[Sequence[Record]], lateness_us: int = 0, time: str = "
         newest = NEVER_US
         for record in part:
             time_us = record[time] * unit_us
-            promised = newest - lateness_us
-            seen.append(Seen(record, time_us, promised if time_us < promised else NEVER_US))
+            expecting = newest - lateness_us
+            seen.append(Seen(record, time_us, expecting if time_us < expecting else NEVER_US))
             newest = max(newest, time_us)
     return seen
 

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.state.index import Admission, KeyIndex
-from headrace.state.policies import Policy, Rule
+from headrace.state.index.keyindex import Admission, KeyIndex
+from headrace.state.index.policies import ResidencyPolicy, Rule
 
 Key = Hashable
 NEVER = 2**63 - 1
@@ -33,7 +33,7 @@ class Slot:
 class Reference:
     """SCALLA 2.5 and 2.6, tuple by tuple; a record of weight w is w tuples that are absorbed or refused as one."""
 
-    policy: Policy
+    policy: ResidencyPolicy
     s: int
     slots: dict[Key, Slot] = field(default_factory=dict)
     refused: Counter[Key] = field(default_factory=Counter)
@@ -144,12 +144,12 @@ class Memory:
         return self.index.figures.refused + self.index.figures.evictions
 
 
-def index_of(s: int | None, policy: Policy, seed: int = 0) -> KeyIndex:
+def index_of(s: int | None, policy: ResidencyPolicy, seed: int = 0) -> KeyIndex:
     return KeyIndex([pa.field("key", pa.int64())], slots=s, policy=policy, seed=seed)
 
 
 def run(
-    keys: list[int], s: int | None, policy: Policy, *, batch: int = 1000, weights: list[int] | None = None
+    keys: list[int], s: int | None, policy: ResidencyPolicy, *, batch: int = 1000, weights: list[int] | None = None
 ) -> Memory:
     """All records through one index."""
     memory = Memory(index_of(s, policy))

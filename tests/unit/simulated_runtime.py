@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.model.buffers import Buffering
-from headrace.model.stages import Stage
+from headrace.model.stagephases import StagePhases
 
 Numbers = npt.NDArray[np.float64]
 Items = npt.NDArray[np.int64]
@@ -34,11 +34,11 @@ def _gamma(rng: np.random.Generator, mean: float, var: float, size: int) -> Numb
 class Subtask:
     """One actor: takes a row when it is free, and between rows cuts what has waited long enough."""
 
-    def __init__(self, stage: Stage, buffering: Buffering, rng: np.random.Generator) -> None:
+    def __init__(self, stage: StagePhases, buffering: Buffering, rng: np.random.Generator) -> None:
         self.stage, self.buffering, self.rng = stage, buffering, rng
         self.free_s, self.opened_s = 0.0, -1.0
         self.pending: list[Items] = []
-        self.cuts: list[Cut] = []
+        self.flushes: list[Cut] = []
 
     def work(self, start_s: float, items: Items) -> Numbers:
         """Work on a row; when each of its items is finished."""
@@ -57,7 +57,7 @@ class Subtask:
         if not self.pending:
             self.opened_s = self.free_s
         self.pending.append(items)
-        full = sum(map(len, self.pending)) * next_bytes >= self.buffering.most_bytes
+        full = sum(map(len, self.pending)) * next_bytes >= self.buffering.max_bytes
         if full or self.free_s >= self.opened_s + self.buffering.deadline_s:
             self._cut(self.free_s)
         return finished_s
@@ -67,12 +67,12 @@ class Subtask:
             self._cut(max(self.free_s, self.opened_s + self.buffering.deadline_s))
 
     def _cut(self, at_s: float) -> None:
-        self.cuts.append((at_s, np.concatenate(self.pending)))
+        self.flushes.append((at_s, np.concatenate(self.pending)))
         self.pending = []
 
 
 def run(
-    rate_per_s: float, stages: Sequence[Stage], subtasks: Sequence[int], buffering: Buffering, *, seconds: float,
+    rate_per_s: float, stages: Sequence[StagePhases], subtasks: Sequence[int], buffering: Buffering, *, seconds: float,
     seed: int, gap_s: float = 0.0, epoch_s: float = 60.0,
 ) -> Run:  # fmt: skip
     """Send Poisson arrivals through all stages; every item is accounted for."""
@@ -80,21 +80,21 @@ def run(
     due_s = np.cumsum(rng.exponential(1 / rate_per_s, int(rate_per_s * seconds)))
     done_s = np.zeros(len(due_s))
     home = rng.integers(subtasks[0], size=len(due_s))
-    cuts: list[list[Cut]] = []
+    flushes: list[list[Cut]] = []
     for index in range(subtasks[0]):
         source = Subtask(stages[0], buffering, rng)
         _read(source, np.flatnonzero(home == index), due_s, done_s, gap_s, epoch_s)
-        cuts.append(source.cuts)
+        flushes.append(source.flushes)
     for at in range(1, len(stages)):
-        rows = _shuffle(cuts, stages[at], subtasks[at], rng)
+        rows = _shuffle(flushes, stages[at], subtasks[at], rng)
         after_bytes = stages[at + 1].item_bytes if at + 1 < len(stages) else 0.0
-        cuts = []
+        flushes = []
         for received in rows:
             subtask = Subtask(stages[at], buffering, rng)
             for arrived_s, items in received:
                 done_s[items] = subtask.take(arrived_s, items, after_bytes)
             subtask.end()
-            cuts.append(subtask.cuts)
+            flushes.append(subtask.flushes)
     kept = due_s > due_s[-1] * 0.1
     return Run((done_s - due_s)[kept], due_s[kept])
 
@@ -109,14 +109,14 @@ def _read(source: Subtask, mine: Items, due_s: Numbers, done_s: Numbers, gap_s: 
         until = int(np.searchsorted(times_s, poll_s, side="right"))
         items = mine[at:until]
         done_s[items] = source.work(poll_s, items)
-        source.cuts.append((source.free_s, items))
+        source.flushes.append((source.free_s, items))
         at = until
 
 
-def _shuffle(cuts: list[list[Cut]], stage: Stage, receivers: int, rng: np.random.Generator) -> list[list[Cut]]:
+def _shuffle(flushes: list[list[Cut]], stage: StagePhases, receivers: int, rng: np.random.Generator) -> list[list[Cut]]:
     """Each sender's buffers, split by key and in order per channel; then merged by arrival."""
     rows: list[list[Cut]] = [[] for _ in range(receivers)]
-    for sent in cuts:
+    for sent in flushes:
         last_s = np.zeros(receivers)
         for at_s, items in sent:
             route = rng.integers(receivers, size=len(items))

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from headrace.model.queueing import Moments
-from headrace.model.thesis import Hardware, JobStatistics, Layout, Periods, QueueShape
+from headrace.model.queueing import QueueMoments
+from headrace.model.thesis import JobStatistics, Periods, QueueShape, ThesisHardware, ThesisLayout
 
 Numbers = npt.NDArray[np.float64]
 Ids = npt.NDArray[np.int64]
@@ -57,7 +57,7 @@ def _serve(arrived_s: Numbers, services_s: Numbers, server: Ids) -> Server:
         if who in last_s:
             gaps_s.append(arrived_s[at] - last_s[who])
         last_s[who] = arrived_s[at]
-    gaps, own = Moments.of_sample(np.array(gaps_s)), Moments.of_sample(services_s)
+    gaps, own = QueueMoments.of_sample(np.array(gaps_s)), QueueMoments.of_sample(services_s)
     return Server(start_s, QueueShape(gaps.scaled_to(1.0), own.scaled_to(1.0)))
 
 
@@ -83,8 +83,8 @@ class Pipeline:
 
     rate_per_s: float
     job: JobStatistics
-    node: Hardware
-    layout: Layout
+    node: ThesisHardware
+    layout: ThesisLayout
     periods: Periods
     noise_cv2: float
     rng: np.random.Generator
@@ -147,7 +147,7 @@ class Pipeline:
 
 
 def run(
-    rate_per_s: float, job: JobStatistics, node: Hardware, layout: Layout, periods: Periods, *, seconds: float,
+    rate_per_s: float, job: JobStatistics, node: ThesisHardware, layout: ThesisLayout, periods: Periods, *, seconds: float,
     seed: int, noise_cv2: float = 0.05, queue_s: float = 5.0,
 ) -> Run:  # fmt: skip
     """Poisson tuples through the whole pipeline, and the statistics that would be measured of the job."""

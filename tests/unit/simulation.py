@@ -19,13 +19,13 @@ import msgpack
 import headrace as hr
 from headrace.config import Settings
 from headrace.connect.sink import SinkContext, Staged, When, Writer
+from headrace.driver.coordinator import Coordinator
+from headrace.driver.planning import plan_job
+from headrace.driver.publishing import publish, recover
 from headrace.errors import HeadraceError
 from headrace.runtime.plan import Description, JobPlan
-from headrace.spark.epochs import Coordinator
-from headrace.spark.planning import plan_job
-from headrace.spark.publishing import publish, recover
-from headrace.state.segments import BlockRef, StoredChange
-from headrace.state.versions import Manifest, SliceKey, SliceVersion, Versions
+from headrace.state.durable.segments import BlockRef, StoredChange
+from headrace.state.durable.versions import Manifest, SliceKey, SliceVersion, Versions
 from headrace.testing import scripted
 from headrace.tokens import Token
 
@@ -198,7 +198,7 @@ class SparkJob:
 
 @dataclass
 class Driver:
-    """What ``spark/run.py`` does: recover, start queries, pick and publish what Spark committed."""
+    """What ``spark/handle.py`` does: recover, start queries, pick and publish what Spark committed."""
 
     world: World
     versions: Versions

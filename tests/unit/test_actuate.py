@@ -11,14 +11,15 @@ from typing import Any
 import pytest
 
 import headrace as hr
+from headrace.actuate.controljob import control_job, overrides_of, topology_of
 from headrace.actuate.controller import Controller, orders_of, wanted_subtasks
 from headrace.actuate.ledger import Ledger
 from headrace.actuate.ranks import Ranks
-from headrace.actuate.topology import control_job, overrides_of, topology_of
 from headrace.config import Settings
 from headrace.control.loop import replay
-from headrace.control.settings import Change
-from headrace.control.state import State
+from headrace.control.remembered import State
+from headrace.control.settings import SettingsChange
+from headrace.driver.planning import plan_job
 from headrace.errors import ConfigError, GraphError
 from headrace.graph.slots import fitted
 from headrace.measure.moments import Moments
@@ -26,7 +27,6 @@ from headrace.measure.report import ChannelId, ChannelReport, Report, SubtaskId,
 from headrace.measure.trace import read_lines
 from headrace.runtime.orders import Orders
 from headrace.runtime.plan import JobPlan
-from headrace.spark.planning import plan_job
 from headrace.testing import scripted
 
 
@@ -53,7 +53,7 @@ def edge_of(plan: JobPlan, source: str, target: str) -> int:
 def test_the_topology_has_every_step_with_its_limits(tmp_path: Path) -> None:
     plan = plan_of(tmp_path)
     topology = topology_of(plan)
-    limits = {step.name: (step.least, step.parallelism, step.most) for step in topology.steps}
+    limits = {step.name: (step.minimum, step.parallelism, step.maximum) for step in topology.steps}
     assert limits["s"] == limits["first"] == (2, 2, 2)
     assert limits["work"] == limits["more"] == (1, 2, 4) and limits["count"] == (1, 2, 3)
     assert topology.scaled_with("work") == {"work", "more"}
@@ -94,7 +94,7 @@ def test_only_active_subtasks_have_ranks(tmp_path: Path) -> None:
 def test_orders_name_the_lowest_deadline_of_a_senders_channels(tmp_path: Path) -> None:
     plan = plan_of(tmp_path)
     to_work, to_count = edge_of(plan, "first", "work"), edge_of(plan, "more", "count")
-    change = Change(
+    change = SettingsChange(
         deadlines_ms={ChannelId(to_work, 0, 0): 9.0, ChannelId(to_work, 0, 1): 4.5, ChannelId(to_work, 0, 3): 1.0,
                       ChannelId(to_count, 1, 1): 3.0},
         sizes_bytes={ChannelId(to_work, 1, 0): 8192}, parallelism={"work": 3, "more": 3},
@@ -108,7 +108,7 @@ def test_orders_name_the_lowest_deadline_of_a_senders_channels(tmp_path: Path) -
 
 
 def test_buffers_that_are_cut_by_size_begin_large(tmp_path: Path) -> None:
-    plan = plan_of(tmp_path, cut_by="size")
+    plan = plan_of(tmp_path, flush_by="size")
     given: list[Orders] = []
     Controller(plan, control_job(plan), given.append, lambda what, text: None).start()
     to_work = edge_of(plan, "first", "work")
@@ -197,9 +197,11 @@ def test_orders_name_only_subtasks_that_are_there_while_wishes_go_further(tmp_pa
     plan = plan_of(tmp_path)
     small = replace(plan, layout=fitted(plan.layout, {1: 2, 2: 2}, 5))
     assert [stage.subtasks for stage in small.layout.stages] == [2, 2, 1]
-    most = {step.name: step.most for step in topology_of(small).steps}
-    assert (most["work"], most["more"], most["count"]) == (4, 4, 3)
-    settings = State.of(control_job(small)).settings.changed([Change(parallelism={"work": 4, "more": 4, "count": 3})])
+    maximum = {step.name: step.maximum for step in topology_of(small).steps}
+    assert (maximum["work"], maximum["more"], maximum["count"]) == (4, 4, 3)
+    settings = State.of(control_job(small)).settings.changed(
+        [SettingsChange(parallelism={"work": 4, "more": 4, "count": 3})]
+    )
     assert wanted_subtasks(settings, small.layout) == {1: 4, 2: 3}
     assert orders_of(settings, Ranks.of(small, Orders(), ())).active == {1: 2, 2: 1}
 

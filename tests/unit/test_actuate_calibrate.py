@@ -6,11 +6,11 @@ import time
 from pathlib import Path
 
 import headrace as hr
-from headrace.actuate.calibrate import calibrated
 from headrace.config import Settings
+from headrace.driver.planning import plan_job
+from headrace.forecast.calibrate import calibrated
 from headrace.model.costs import Costs, StepCost
 from headrace.runtime.plan import JobPlan
-from headrace.spark.planning import plan_job
 
 PER_RECORD_S = 0.0002
 

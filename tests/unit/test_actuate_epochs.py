@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from planned import planned
 
-from headrace.actuate.epochs import first_length, is_automatic, next_length
 from headrace.config import Settings
 from headrace.errors import ConfigError
+from headrace.forecast.epochs import first_length, is_automatic, next_length
 
 P99 = ({"p99": "60 ms"},)
 

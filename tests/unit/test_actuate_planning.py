@@ -11,15 +11,15 @@ import simulated_runtime
 from planned import planned
 
 import headrace as hr
-from headrace.actuate.paths import limits_of, plant_of, records_per_input, stages_of, total_rate_per_s
-from headrace.actuate.planning import UNKNOWN_RATE, forecast, predicted
 from headrace.config import Settings
+from headrace.driver.planning import plan_job
 from headrace.errors import GraphError, UnstableError
+from headrace.forecast.pathmodel import limits_of, plant_of, records_per_input, stages_of, total_rate_per_s
+from headrace.forecast.prediction import UNKNOWN_RATE, forecast, predicted
 from headrace.model.buffers import Buffering
 from headrace.model.costs import Costs, StepCost
 from headrace.model.sizing import Sizing, Unattainable, longest_deadline_s, smallest
 from headrace.runtime.plan import JobPlan
-from headrace.spark.planning import plan_job
 
 BUSY = Costs({"double": StepCost(0.0003, 20e-6, 0.0002**2), "count": StepCost(0.0003, 150e-6, 0.0002**2)}, gap_s=0.0)
 """A keyed step that one subtask can do at 6,000 records per second."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from headrace.bench.buffer_tradeoff import (
+from headrace.bench.bounds.buffer_tradeoff import (
     DEADLINES,
     ITEM_BYTES,
     PHASES,
     SIZES,
-    Setting,
+    BufferSetting,
     answer,
     check,
     job_of,
@@ -39,7 +39,7 @@ def test_items_are_as_large_as_in_the_papers() -> None:
 
 # nephele-qos fact 22: the answers do not depend on how buffers are cut
 @pytest.mark.parametrize("setting", [DEADLINES[0], DEADLINES[3], SIZES[0], SIZES[2]], ids=lambda s: s.name)
-def test_every_setting_gives_the_same_answers(setting: Setting) -> None:
+def test_every_setting_gives_the_same_answers(setting: BufferSetting) -> None:
     rows = run_local(job_of(print, paced=False, total=200), parallelism=1, **setting.options(paced=False))["out"]
     table = {name: np.array([row[name] for row in rows]) for name in ("seq", "answer")}
     assert len(rows) == 200 and check(table) == NONE
@@ -49,10 +49,10 @@ def test_settings_are_those_of_a_run() -> None:
     for setting in (*DEADLINES, *SIZES):
         chosen = Settings.of(**setting.options(paced=True))
         if setting.items is None:
-            assert chosen.cut_s == (setting.deadline_ms or 0) / 1000
+            assert chosen.flush_s == (setting.deadline_ms or 0) / 1000
         else:
-            assert chosen.cut_bytes == chosen.poll_rows * ITEM_BYTES == setting.items * ITEM_BYTES
-    assert Settings.of(**SIZES[0].options(paced=False)).cut_s == 0  # one item is a flush per item
+            assert chosen.flush_bytes == chosen.poll_rows * ITEM_BYTES == setting.items * ITEM_BYTES
+    assert Settings.of(**SIZES[0].options(paced=False)).flush_s == 0  # one item is a flush per item
     assert [setting.name for setting in (DEADLINES[0], SIZES[-1])] == ["0 ms", "65536 B"]
 
 
@@ -72,7 +72,7 @@ def test_a_line_has_each_rates_latency_and_the_saturated_rate() -> None:
     saturated = {**recorded(np.arange(1001)), "now_us": np.arange(1001) * 2000}
     row = row_of(SIZES[1], paced, saturated)
     assert row == {
-        "cut": "1024 B", "low_ms": 5.0, "middle_ms": 7.0, "high_ms": None, "saturated_items_per_s": 500,
+        "flush": "1024 B", "low_ms": 5.0, "middle_ms": 7.0, "high_ms": None, "saturated_items_per_s": 500,
     }  # fmt: skip
 
 
@@ -81,7 +81,7 @@ def test_what_contradicts_the_papers_is_counted() -> None:
     assert out_of_order([1.0, 2.0, 1.9, 4.0, 4.0]) == 0  # within noise
     assert out_of_order([4.0, 3.0, 2.0, 5.0]) == 2
     rows = [
-        {"cut": setting.name, "low_ms": 1.0 + at, "saturated_items_per_s": 100 * (1 + at)}
+        {"flush": setting.name, "low_ms": 1.0 + at, "saturated_items_per_s": 100 * (1 + at)}
         for part in (DEADLINES, SIZES)
         for at, setting in enumerate(part)
     ]

@@ -9,7 +9,7 @@ import pytest
 
 from headrace.bench.burst import PROFILES, RECEIVERS, WORK_US, Burst, Played, play
 from headrace.config import Transition
-from headrace.runtime.policies import make_policy
+from headrace.runtime.scheduling.disciplines import make_policy
 
 
 @cache

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from headrace.bench.combine import as_numbers
-from headrace.bench.combine_figures import Outcome, crossover_s, figures_of, load_of, rule_figures
-from headrace.bench.combine_time import worker_cpu_s
-from headrace.bench.trades import Trades, symbol_names
-from headrace.model.combining import Load
+from headrace.bench.windows.combine import as_numbers
+from headrace.bench.windows.combine_figures import CombineOutcome, crossover_s, figures_of, load_of, rule_figures
+from headrace.bench.windows.combine_time import worker_cpu_s
+from headrace.bench.windows.trades import Trades, symbol_names
+from headrace.model.panecost import WindowLoad
 
 
-def outcome(stream: str, size_s: int, form: str, ns: int, *, wrong: int = 0) -> Outcome:
+def outcome(stream: str, size_s: int, form: str, ns: int, *, wrong: int = 0) -> CombineOutcome:
     workers = None if form == "stock" else ns
-    return Outcome(stream, size_s, form, 1000, round(1e9 / ns), ns, 3 * ns, workers, 0, 0, wrong)
+    return CombineOutcome(stream, size_s, form, 1000, round(1e9 / ns), ns, 3 * ns, workers, 0, 0, wrong)
 
 
-def curve(stream: str, costs: dict[int, tuple[int, int]]) -> list[Outcome]:
+def curve(stream: str, costs: dict[int, tuple[int, int]]) -> list[CombineOutcome]:
     """Costs with panes and without, by size."""
     return [
         outcome(stream, size_s, form, ns)
@@ -46,7 +46,7 @@ def test_figures() -> None:
 
 # cmr fact 23: costs after the model with γ = 2 and an overhead, crossing over between 5 and 15 s on the sparse stream
 def test_a_fitted_gamma_tells_the_winner_on_both_sides_of_the_crossover() -> None:
-    loads = {"dense": Load(1000.0, 50.0), "sparse": Load(1000.0, 440.0)}
+    loads = {"dense": WindowLoad(1000.0, 50.0), "sparse": WindowLoad(1000.0, 440.0)}
     runs = []
     for stream, load in loads.items():
         per_value = load.keys_per_pane / load.values_per_s
@@ -64,7 +64,7 @@ def test_the_load_is_counted() -> None:
     trades = Trades(4)
     tape = trades.tape()
     symbols = [len(set(tape.symbols[tape.seconds == second].tolist())) for second in range(4)]
-    assert load_of(trades) == Load(trades.total / 4, sum(symbols) / 4)
+    assert load_of(trades) == WindowLoad(trades.total / 4, sum(symbols) / 4)
 
 
 def test_a_workers_cpu_time_is_its_last_report() -> None:

@@ -12,21 +12,21 @@ import pyarrow as pa
 import pytest
 
 import headrace as hr
-from headrace.bench.absorbing import absorb_rate
-from headrace.bench.engines import EVERY_ENGINE, grouped, states_of
-from headrace.bench.expiring import differences as torn_or_wrong
-from headrace.bench.expiring import expiring_sessions, sessionize
-from headrace.bench.hash_engines import Workload, differences, hash_engines, measure
-from headrace.bench.larger_state import bound_for
-from headrace.bench.orderings import failed_orders, user_count
-from headrace.bench.resident import resident
-from headrace.bench.workloads import clicks, sessions_of, trigrams, vocabulary_keys, zipf_keys
+from headrace.bench.hashing.absorbing import absorb_rate
+from headrace.bench.hashing.engineruns import EVERY_ENGINE, grouped, states_of
+from headrace.bench.hashing.expiring import differences as torn_or_wrong
+from headrace.bench.hashing.expiring import expiring_sessions, sessionize
+from headrace.bench.hashing.hash_engines import Workload, differences, hash_engines, measure
+from headrace.bench.hashing.larger_state import bound_for
+from headrace.bench.hashing.orderings import failed_orders, user_count
+from headrace.bench.hashing.resident import resident
+from headrace.bench.hashing.workloads import clicks, sessions_of, trigrams, vocabulary_keys, zipf_keys
 from headrace.errors import GraphError
-from headrace.graph.memory import LEAST_MR_BYTES, check_memory
+from headrace.graph.memory import MIN_MR_BYTES, check_memory
 from headrace.graph.nodes import ReduceNode
 from headrace.model.hashcost import inc_blind_pages, inc_buckets, inc_io_pages
-from headrace.state.bounded import BoundedTable
-from headrace.state.policies import INC
+from headrace.state.index.policies import INC
+from headrace.state.spill.bounded import BoundedTable
 
 PAIRS = pa.schema([("k", pa.int64()), ("v", pa.int64())])
 PER_PAGE = 100
@@ -107,14 +107,14 @@ def test_an_engine_is_measured_in_a_process_of_its_own() -> None:
 
 
 # scalla fact 20: what MR-hash holds stays within the smallest budget that it takes; smaller ones are refused
-@pytest.mark.parametrize("memory_bytes", [LEAST_MR_BYTES, 57_000, 400_000])
+@pytest.mark.parametrize("memory_bytes", [MIN_MR_BYTES, 57_000, 400_000])
 def test_mr_hash_keeps_its_bound_or_refuses_it(tmp_path: Path, memory_bytes: int) -> None:
     workload = Workload("mixed", vocabulary_keys(30_000, 6000, 1.0, "mixed", seed=4), trigrams(6000))
     made = grouped("mr", workload.batches(), memory_bytes, tmp_path)
     assert differences(workload, made.groups) == (0, 0, 0)
     assert made.peak_bytes <= memory_bytes
-    node = ReduceNode("n", ("k",), hr.whole_input(), (("n", hr.count()),), ("before",), "mr", LEAST_MR_BYTES - 1)
-    with pytest.raises(GraphError, match=f"{LEAST_MR_BYTES} bytes at least"):
+    node = ReduceNode("n", ("k",), hr.whole_input(), (("n", hr.count()),), ("before",), "mr", MIN_MR_BYTES - 1)
+    with pytest.raises(GraphError, match=f"{MIN_MR_BYTES} bytes at least"):
         check_memory(node)
 
 
@@ -172,8 +172,8 @@ def test_spill_on_uniform_keys_is_the_formulas(tmp_path: Path, memory_pages: int
 def test_bucket_numbers_out_of_bounds_are_exact(tmp_path: Path) -> None:
     keys = np.random.default_rng(7).integers(0, 4000, 20_000)
     bounds = inc_buckets(10, 40)
-    assert bounds.fewest == 4 and bounds.most == 9
-    for buckets in (1, 2, bounds.most + 1, 300):
+    assert bounds.fewest == 4 and bounds.maximum == 9
+    for buckets in (1, 2, bounds.maximum + 1, 300):
         states = states_of("inc", PAIRS, 600_000, tmp_path, slots=500, buckets=buckets)
         part = pa.array(keys)
         states.absorb(pa.record_batch([part, part], schema=PAIRS), [part], 0, np.zeros(len(keys), np.int64))
@@ -193,9 +193,9 @@ def test_too_many_buckets_cost_what_the_formula_says(tmp_path: Path) -> None:
     memory_pages, states_pages, tuples = 52, 101, 100_000  # the lower bound of h is just 1
     keys = np.random.default_rng(8).integers(0, states_pages * PER_PAGE, tuples)
     fewest = inc_buckets(memory_pages, states_pages).fewest
-    least, most = (io_pages(tmp_path, memory_pages, keys, h) for h in (fewest, memory_pages - 1))
+    minimum, maximum = (io_pages(tmp_path, memory_pages, keys, h) for h in (fewest, memory_pages - 1))
     extra = inc_blind_pages(memory_pages, states_pages, tuples / PER_PAGE)
-    assert most - least == pytest.approx(extra, rel=0.1)
+    assert maximum - minimum == pytest.approx(extra, rel=0.1)
 
 
 # scalla fact 15, mixed order and memory for 2%: FREQUENT spills least. This holds in tuples with as many slots for

@@ -8,19 +8,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headrace.actuate.topology import control_job
-from headrace.bench.frames import FEEDS, HEIGHT, PACKET_BYTES, PERIOD, STEPS, WIDTH, Film, decode, merge, overlay
-from headrace.bench.livestream import VARIANTS, Load, chained_at_s, check, job_of
+from headrace.actuate.controljob import control_job
+from headrace.bench.bounds.livestream import VARIANTS, VideoLoad, chained_at_s, check, job_of
+from headrace.bench.bounds.video import FEEDS, HEIGHT, PACKET_BYTES, PERIOD, STEPS, WIDTH, Film, decode, merge, overlay
 from headrace.config import Settings
 from headrace.control.chaining import primary_chains
 from headrace.control.constraints import edges_of
+from headrace.driver.planning import plan_job
+from headrace.driver.status import Event
 from headrace.runtime.plan import JobPlan
-from headrace.spark.planning import plan_job
-from headrace.spark.status import Event
 from headrace.testing import run_local
 
 FILM = Film(2)
-LOAD = Load(rate=1000, seconds=1)
+LOAD = VideoLoad(rate=1000, seconds=1)
 NONE = {"lost": 0, "duplicated": 0, "wrong": 0}
 
 
@@ -59,7 +59,7 @@ def test_each_picture_has_a_checksum_of_its_own() -> None:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_variants_give_the_same_answers(variant: str) -> None:
-    load = Load(rate=120, seconds=1)
+    load = VideoLoad(rate=120, seconds=1)
     job = job_of(FILM, load, print, variant, 50.0)
     rows = run_local(job, parallelism=1, chaining=chaining(variant))["viewers"]
     table = {

@@ -10,14 +10,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from headrace.bench.model_accuracy import (
+from headrace.bench.bounds.model_accuracy import (
     CALIBRATION,
     QUICK,
     TESTED,
     UNEVEN,
-    Measured,
+    AccuracySetting,
+    MeasuredLatency,
     Service,
-    Setting,
     by_second,
     calibrated,
     calibration_figures,
@@ -27,15 +27,15 @@ from headrace.bench.model_accuracy import (
     predict_s,
     shares,
 )
-from headrace.bench.probe import Probe
+from headrace.bench.measuring.probe import Probe
 from headrace.config import Settings
+from headrace.driver.planning import plan_job
 from headrace.errors import UnstableError
 from headrace.measure.moments import Moments
 from headrace.measure.report import ChannelId, ChannelReport, Report, SubtaskId, SubtaskReport
 from headrace.model.costs import Costs, StepCost
-from headrace.model.stages import Transfer
+from headrace.model.stagephases import Transfer
 from headrace.runtime.plan import JobPlan
-from headrace.spark.planning import plan_job
 from headrace.testing import run_local
 
 COSTS = Costs(
@@ -45,9 +45,9 @@ COSTS = Costs(
 )
 
 
-def plan_of(setting: Setting) -> JobPlan:
+def plan_of(setting: AccuracySetting) -> JobPlan:
     job = job_of(setting, print, f"{setting.rate}/s", 1000)
-    return plan_job(job, Path("nowhere"), Settings.of(parallelism=setting.subtasks, cut=f"{setting.cut_ms} ms"))
+    return plan_job(job, Path("nowhere"), Settings.of(parallelism=setting.subtasks, flush=f"{setting.flush_ms} ms"))
 
 
 def report(batch_records: int, service_ms: float) -> Report:
@@ -57,8 +57,8 @@ def report(batch_records: int, service_ms: float) -> Report:
     return Report("w", 0.0, 0, (SubtaskReport(SubtaskId("items", 0), 10 * batch_records), *steps), (transfer,))
 
 
-def measured(latency_s: list[float], reports: tuple[Report, ...] = ()) -> Measured:
-    return Measured(plan_of(CALIBRATION), (np.array(latency_s),), reports, len(latency_s), 0, 0, 0.0)
+def measured(latency_s: list[float], reports: tuple[Report, ...] = ()) -> MeasuredLatency:
+    return MeasuredLatency(plan_of(CALIBRATION), (np.array(latency_s),), reports, len(latency_s), 0, 0, 0.0)
 
 
 def test_no_setting_is_tested_that_the_model_was_calibrated_on() -> None:
@@ -66,7 +66,7 @@ def test_no_setting_is_tested_that_the_model_was_calibrated_on() -> None:
 
 
 def test_the_job_gives_every_record_once() -> None:
-    job = job_of(Setting(1000, 5, 1, 10), print, "1000/s", 200)
+    job = job_of(AccuracySetting(1000, 5, 1, 10), print, "1000/s", 200)
     assert sorted(row["seq"] for row in run_local(job, parallelism=1)["out"]) == list(range(200))
 
 
@@ -79,12 +79,14 @@ def test_a_service_takes_its_time_per_record() -> None:
 
 
 def test_predictions_follow_the_settings() -> None:
-    by_cut = [predict_s(plan_of(s), COSTS, s) for s in (Setting(2000, 10, 2, 50), Setting(2000, 40, 2, 50))]
+    by_cut = [
+        predict_s(plan_of(s), COSTS, s) for s in (AccuracySetting(2000, 10, 2, 50), AccuracySetting(2000, 40, 2, 50))
+    ]
     assert by_cut[1][0] - by_cut[0][0] == pytest.approx(0.030 / 2, abs=0.003)
     assert 0.022 < by_cut[1][1] - by_cut[0][1] < 0.030, "the tail of the way blurs the shorter deadline more"
-    slow = Setting(2000, 40, 2, 400)
+    slow = AccuracySetting(2000, 40, 2, 400)
     assert predict_s(plan_of(slow), COSTS, slow)[0] > by_cut[1][0] + 0.004
-    overloaded = Setting(2000, 10, 1, 1000)
+    overloaded = AccuracySetting(2000, 10, 1, 1000)
     with pytest.raises(UnstableError):
         predict_s(plan_of(overloaded), COSTS, overloaded)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from headrace.bench import primetest
-from headrace.bench.bounds import spans_of
-from headrace.bench.primetest import Load, check, figures_of, is_prime, job_of, numbered
+from headrace.bench.bounds import primetest
+from headrace.bench.bounds.primetest import StairLoad, check, figures_of, is_prime, job_of, numbered
+from headrace.bench.measuring.boundkept import spans_of
 from headrace.testing import run_local
 
 NONE = {"lost": 0, "duplicated": 0, "wrong": 0}
@@ -22,7 +22,7 @@ def test_primes_are_those_of_a_sieve() -> None:
 
 
 def test_the_job_answers_rightly() -> None:
-    job = job_of(Load(base=200, step_s=0.05), primetest.Tester(0.0), print, (1, 2, 3), 50.0)  # type: ignore[arg-type]
+    job = job_of(StairLoad(base=200, step_s=0.05), primetest.Tester(0.0), print, (1, 2, 3), 50.0)  # type: ignore[arg-type]
     rows = run_local(job, parallelism=1)["out"]
     table = {name: np.array([row[name] for row in rows]) for name in ("seq", "number", "prime")}
     assert check(table, 340) == NONE
@@ -31,7 +31,7 @@ def test_the_job_answers_rightly() -> None:
 
 
 def test_load_is_a_stair_case() -> None:
-    load = Load(200, 10.0)
+    load = StairLoad(200, 10.0)
     assert [rate for _, rate in load.rate] == [200, 400, 800, 1200, 1600, 1200, 800, 400, 200]
     assert load.total == sum(seconds * rate for seconds, rate in load.rate)
     assert set(numbered(np.arange(10_000))["number"].tolist()) == set(range(10_000))

@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from headrace.bench.engines import states_of
-from headrace.bench.workloads import zipf_keys
+from headrace.bench.hashing.engineruns import states_of
+from headrace.bench.hashing.sortmerge import SortMerge
+from headrace.bench.hashing.workloads import zipf_keys
 from headrace.measure.progress import Part, Progress, largest_gap, map_progress, reduce_progress
-from headrace.state.sortmerge import SortMerge
 
 PAIRS = pa.schema([("k", pa.int64()), ("v", pa.int64())])
 MAPS, ROWS, USERS, FREQUENT = 40, 1000, 800, 50

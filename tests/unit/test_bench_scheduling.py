@@ -11,7 +11,7 @@ import pytest
 import headrace as hr
 from headrace.bench import scheduling
 from headrace.bench.burst import PROFILES, RECEIVERS
-from headrace.bench.scheduling import Outcome, Step, _differences, burst_job, disagreements_of, numbered
+from headrace.bench.scheduling import BurstStep, ScheduleOutcome, _differences, burst_job, disagreements_of, numbered
 from headrace.testing import run_local
 
 
@@ -34,7 +34,7 @@ def test_steps_have_the_profiles_of_the_specification() -> None:
     for step, receivers in RECEIVERS.items():
         records, profile = made[step], PROFILES[step]
         assert records.nbytes / records.num_rows / 25 == pytest.approx(profile.in_bytes, rel=0.02)
-        out = Step(step)(records)
+        out = BurstStep(step)(records)
         assert out.num_rows / records.num_rows == pytest.approx(profile.selectivity)
         assert out.nbytes / out.num_rows / 25 == pytest.approx(profile.out_bytes, rel=0.02)
         made |= dict.fromkeys(receivers, out)
@@ -47,7 +47,7 @@ def test_differences_are_counted() -> None:
 
 
 def test_what_the_paper_did_not_find_is_named() -> None:
-    odf = Outcome(4000, 80, 2.1, 9000, 0, 0, 0)
+    odf = ScheduleOutcome(4000, 80, 2.1, 9000, 0, 0, 0)
     runs = {"odf": odf, "mem": replace(odf, peak_mb=1.0), "hybrid": replace(odf, peak_mb=1.9, stopped_ms=0)}
     assert disagreements_of(runs, 2_000_000) == []
     calm = {**runs, "hybrid": replace(odf, calm_ms=300)}

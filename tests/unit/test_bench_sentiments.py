@@ -8,21 +8,29 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from headrace.actuate.topology import control_job
-from headrace.bench.sentiments import Bounds, Judge, check, job_of, kept, reaction
-from headrace.bench.sentiments_tweets import EVERY_MS, WINDOW_MS, Load, Tweets, hot_numbers, mood, window_counts
+from headrace.actuate.controljob import control_job
+from headrace.bench.bounds.sentiments import Bounds, Judge, check, job_of, kept, reaction
+from headrace.bench.bounds.sentiments_tweets import (
+    EVERY_MS,
+    WINDOW_MS,
+    TweetLoad,
+    Tweets,
+    hot_numbers,
+    mood,
+    window_counts,
+)
 from headrace.config import Settings
-from headrace.control.journal import Decision
-from headrace.spark.planning import plan_job
-from headrace.spark.status import Event
+from headrace.control.decisions import Decision
+from headrace.driver.planning import plan_job
+from headrace.driver.status import Event
 from headrace.testing import run_local
 
-SHORT = Load(base=600, step_s=1, burst_s=1, ramp_s=0.5, hold_s=0, seconds=3)
+SHORT = TweetLoad(base=600, step_s=1, burst_s=1, ramp_s=0.5, hold_s=0, seconds=3)
 NONE = {"lost": 0, "duplicated": 0, "wrong": 0}
 
 
 def test_load_doubles_and_then_bursts() -> None:
-    load = Load(300)
+    load = TweetLoad(300)
     assert [load.per_s(at_s) for at_s in (0, 19.9, 20, 44, 60, 65, 70, 90)] == [
         300,
         300,
@@ -40,7 +48,7 @@ def test_load_doubles_and_then_bursts() -> None:
 
 # latency-guarantees 3: a burst about few topics raises selectivity and loads Sentiment
 def test_more_tweets_pass_the_filter_in_a_burst() -> None:
-    load = Load(300)
+    load = TweetLoad(300)
     passed = np.zeros(load.total, bool)
     passed[hot_numbers(Tweets.of(load).topics(np.arange(load.total)))] = True
     calm = passed[1000 : load.numbers(load.burst_s)].mean()
@@ -71,7 +79,7 @@ def test_the_job_gives_the_references_answers() -> None:
 
 
 def test_bounds_are_judged_by_branch_and_closed_windows_only() -> None:
-    load, due_us = Load(10, seconds=30), np.arange(0, 30_000_000, 100_000)
+    load, due_us = TweetLoad(10, seconds=30), np.arange(0, 30_000_000, 100_000)
     moods = {"seq": np.arange(300), "due_us": due_us, "now_us": due_us + 120_000}
     end_us = np.append(due_us, 31_000_000)  # the last one is closed by the end of the input
     hot = {"end_us": end_us, "now_us": np.append(due_us + 120_000, 99_000_000)}
@@ -99,7 +107,7 @@ def test_a_judge_takes_its_time() -> None:
 def test_sentiment_scales_by_itself_and_while_an_epoch_runs(tmp_path: Path) -> None:
     plan = plan_job(job_of(SHORT, Judge(0.0), Bounds(), print, print), tmp_path, Settings.of(parallelism=1))
     stage = plan.layout.stages[plan.layout.stage_of["sentiment"]]
-    assert stage.steps == ("sentiment", "moods") and (stage.least, stage.active, stage.subtasks) == (1, 2, 8)
+    assert stage.steps == ("sentiment", "moods") and (stage.minimum, stage.active, stage.subtasks) == (1, 2, 8)
     assert not any(edge.keyed for edge in plan.layout.border(stage.index))  # a keyed stage waits for the next epoch
     hot, sentiment = control_job(plan).constraints
     assert not hot.edges & sentiment.edges
@@ -110,7 +118,7 @@ def test_reaction_is_the_scale_ups_between_step_and_burst() -> None:
         decision = Decision(at_s, "scale", step, f"{change} subtasks", "of the load", {})
         return Event(at_s, decision.action, decision.sentence())
 
-    load, began_s = Load(300), 1000.0
+    load, began_s = TweetLoad(300), 1000.0
     events = [
         scaled(1005.0, "sentiment", "2 → 1"),
         scaled(1010.0, "sentiment", "1 → 2"),  # before the step

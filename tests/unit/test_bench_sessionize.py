@@ -11,16 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.bench.sessionize import SessionBound, SessionBuffers
+from headrace.bench.hashing.sessionize import SessionBound, SessionBuffers
 from headrace.errors import StateError
-from headrace.state.policies import FREQUENT, INC, Policy, Rule
+from headrace.state.index.policies import FREQUENT, INC, ResidencyPolicy, Rule
 
 Record = tuple[int, int]
 """Key and time; its place in the input is its value."""
 Session = tuple[Any, tuple[tuple[int, int], ...]]
 
 GAP = 10
-STREAMING = [Policy(rule, complete_only=True) for rule in Rule if rule != Rule.INC]
+STREAMING = [ResidencyPolicy(rule, complete_only=True) for rule in Rule if rule != Rule.INC]
 DINC = STREAMING[0]
 KEY = pa.field("user", pa.int64())
 
@@ -81,7 +81,12 @@ def run(buffers: SessionBuffers, records: list[Record], batch: int) -> list[Sess
 @settings(max_examples=60)
 # scalla fact 19: each session is output once and whole, in any order within bounds, in buffers of any size
 def test_sessions_are_those_of_plain_python(
-    tmp_path_factory: Any, policy: Policy, clicks: list[tuple[int, int, int]], slots: int, width: int, batch: int
+    tmp_path_factory: Any,
+    policy: ResidencyPolicy,
+    clicks: list[tuple[int, int, int]],
+    slots: int,
+    width: int,
+    batch: int,
 ) -> None:
     steps = np.cumsum([step for _, step, _ in clicks]).tolist()
     records = [(key, time + late) for (key, _, late), time in zip(clicks, steps)]

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import headrace as hr
-from headrace.bench.trades import (
-    LEAST_PER_S,
-    MOST_PER_S,
+from headrace.bench.windows.trades import (
+    MAX_PER_S,
+    MIN_PER_S,
     SYMBOLS,
     Trades,
     expected_symbols,
@@ -32,7 +32,7 @@ def test_distinct_symbols_are_as_in_the_paper(trades: int, symbols: int) -> None
 # cmr section 3: 100–1,703 trades/s
 def test_rates_reach_both_bounds_and_change_slowly() -> None:
     rates = rates_per_s(3600, seed=1)
-    assert rates.min() == LEAST_PER_S and rates.max() == MOST_PER_S
+    assert rates.min() == MIN_PER_S and rates.max() == MAX_PER_S
     steps = np.diff(np.log(rates))
     assert np.abs(steps).mean() < 0.2 and 200 < np.median(rates) < 800
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from headrace.bench.trades import START_S, Trades
-from headrace.bench.trades_windows import Windows, differences, windows_of
+from headrace.bench.windows.trades import START_S, Trades
+from headrace.bench.windows.trades_windows import TradeWindows, differences, windows_of
 
 
 @pytest.mark.parametrize(("size_s", "slide_s"), [(1, 1), (5, 1), (60, 1), (6, 4), (7, 5), (60, 60)])
@@ -41,6 +41,6 @@ def test_every_difference_is_found() -> None:
         assert differences(right, replace(right, **{column: off})) == {"lost": 0, "duplicated": 0, "wrong": 1}
 
 
-def take(windows: Windows, rows: object) -> Windows:
+def take(windows: TradeWindows, rows: object) -> TradeWindows:
     at = np.array(rows, np.int64)
-    return Windows(windows.ends_s[at], windows.symbols[at], windows.cents[at], windows.trades[at])
+    return TradeWindows(windows.ends_s[at], windows.symbols[at], windows.cents[at], windows.trades[at])

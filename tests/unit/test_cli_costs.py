@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 import headrace as hr
-from headrace.cli.costs import ReduceCost, reduce_costs
+from headrace.cli.explain.reducecosts import ReduceCost, reduce_costs
 from headrace.config import Settings
+from headrace.driver.planning import plan_job
 from headrace.model.hashcost import inc_buckets, inc_io_pages
-from headrace.spark.planning import plan_job
 
 KB = 1024
 

@@ -14,15 +14,15 @@ from reference import Record
 from workflows import MS, out
 
 import headrace as hr
+from headrace.driver.schemafinding import _step
 from headrace.errors import GraphError
 from headrace.graph.nodes import ReduceNode
-from headrace.graph.windows import FOREVER_US, TimeWindow
+from headrace.graph.windowing import FOREVER_US, TimeWindow
 from headrace.runtime.batch import Batch
 from headrace.runtime.build import build_reduce
-from headrace.runtime.infer import _step
-from headrace.runtime.paned import PanedReduce
-from headrace.runtime.reducing import Place
-from headrace.runtime.usercode import Guard
+from headrace.runtime.operators.usercode import Guard
+from headrace.runtime.reduce.paned import PanedReduce
+from headrace.runtime.reduce.reduce import Place
 from headrace.testing import LocalRun, run_local, scripted
 
 MODES = ("realtime", "microbatch", "batch")
@@ -234,7 +234,7 @@ def test_a_window_is_emitted_once_whoever_comes_back() -> None:
 
 def test_subtasks_report_their_choice(tmp_path: Path) -> None:
     """What a run journals: see ``Run.decisions``."""
-    run = LocalRun(job_of(trades(2000)), tmp_path, report="5 ms", parallelism=1, poll_rows=20, cut="0 ms")
+    run = LocalRun(job_of(trades(2000)), tmp_path, report="5 ms", parallelism=1, poll_rows=20, flush="0 ms")
     try:
         run.epoch(seconds=10)
         told = [report["engines"]["r"] for report in run.reports if report["engines"]]

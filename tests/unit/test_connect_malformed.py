@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.connect.parse import CsvParser, JsonParser, Parse
+from headrace.connect.reading.parse import CsvParser, JsonParser, Parse
 from headrace.connect.replay import replay
 from headrace.connect.source import BadRecord
 

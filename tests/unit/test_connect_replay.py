@@ -16,8 +16,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.connect import blocks, rowgroups
 from headrace.connect import replay as replay_module
+from headrace.connect.reading import lineblocks as blocks
+from headrace.connect.reading import rowgroups
 from headrace.connect.replay import Replay, replay
 from headrace.errors import ConfigError, CorruptionError, SchemaError, StateError
 

@@ -18,9 +18,9 @@ from headrace.connect.collect import collect_sink, read_collected
 from headrace.connect.console import console
 from headrace.connect.jsonl import jsonl
 from headrace.connect.parquet import parquet
-from headrace.connect.rows import json_lines, json_rows
 from headrace.connect.sink import Sink, SinkContext, Staged
-from headrace.connect.staging import discard_staging
+from headrace.connect.writing.jsonrows import json_lines, json_rows
+from headrace.connect.writing.staging import discard_staging
 from headrace.errors import ConfigError, CorruptionError, StateError
 from headrace.tokens import Token
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.connect.segments import SegmentLog
+from headrace.connect.reading.bytelog import SegmentLog
 from headrace.connect.sockets import SocketReader, socket
 from headrace.errors import ConfigError, CorruptionError, SchemaError, StateError
 
@@ -177,10 +177,10 @@ def test_the_log_is_a_string_of_bytes(
         log.append(piece)
     keep_from = min(keep_from, len(whole))
     for reopened in (False, True):
-        least = keep_from if reopened else 0
+        minimum = keep_from if reopened else 0
         assert log.end == len(whole)
         for pos, size in reads:
-            pos = max(pos, least)
+            pos = max(pos, minimum)
             assert log.read(pos, size) == whole[pos : pos + size]
         log.close()
         log = SegmentLog(directory, keep_from=keep_from, segment_bytes=segment_bytes)
@@ -201,7 +201,7 @@ def test_the_log_drops_old_segments_and_notices_missing_ones(tmp_path: Path) -> 
 
 
 def test_two_readers_cannot_share_a_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.connect.segments._LOCK_WAIT_S", 0.05)
+    monkeypatch.setattr("headrace.connect.reading.bytelog._LOCK_WAIT_S", 0.05)
     log = SegmentLog(tmp_path, keep_from=0)
     with pytest.raises(StateError, match="another reader"):
         SegmentLog(tmp_path, keep_from=0)

@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 
 from headrace.control.anchors import allocate, anchor_of
-from headrace.control.constraints import Constraint, Path
-from headrace.control.topology import Edge, Step, Topology
+from headrace.control.constraints import Path, PathConstraint
+from headrace.control.topology import ControlledStep, StepEdge, Topology
 from headrace.errors import GraphError
 from headrace.measure.report import ChannelId, SubtaskId
 
 WORKERS = ("w0", "w1", "w2")
 
 
-def placed(name: str, parallelism: int, workers: int, **options: bool) -> Step:
-    return Step(name, parallelism, workers=tuple(WORKERS[i % workers] for i in range(parallelism)), **options)
+def placed(name: str, parallelism: int, workers: int, **options: bool) -> ControlledStep:
+    return ControlledStep(name, parallelism, workers=tuple(WORKERS[i % workers] for i in range(parallelism)), **options)
 
 
 TOPOLOGY = Topology(
@@ -23,8 +23,8 @@ TOPOLOGY = Topology(
         placed("d", 2, 2), placed("out", 3, 3, sink=True),
     ),
     (
-        Edge(0, "src", "a"), Edge(1, "a", "b"), Edge(2, "b", "c", paired=True), Edge(3, "c", "out"),
-        Edge(4, "b", "d"), Edge(5, "d", "out"),
+        StepEdge(0, "src", "a"), StepEdge(1, "a", "b"), StepEdge(2, "b", "c", paired=True), StepEdge(3, "c", "out"),
+        StepEdge(4, "b", "d"), StepEdge(5, "d", "out"),
     ),
 )  # fmt: skip
 ONE, TWO = (0, "a", 1, "b", 2, "c", 3), ("b", 4, "d", 5)
@@ -56,7 +56,7 @@ def test_the_anchor() -> None:
 
 # latency-guarantees fact 19: every runtime constraint is in exactly one subgraph
 def test_every_runtime_sequence_has_one_owner() -> None:
-    constraints = (Constraint("one", (ONE,), 10.0), Constraint("two", (TWO,), 10.0))
+    constraints = (PathConstraint("one", (ONE,), 10.0), PathConstraint("two", (TWO,), 10.0))
     parts = allocate(constraints, TOPOLOGY)
     assert set(parts) == set(WORKERS)
     for path in (ONE, TWO):
@@ -72,7 +72,7 @@ def test_every_runtime_sequence_has_one_owner() -> None:
 
 # latency-guarantees fact 19: and a subgraph holds nothing else
 def test_parts_hold_only_what_is_constrained() -> None:
-    parts = allocate((Constraint("one", (ONE,), 10.0),), TOPOLOGY)
+    parts = allocate((PathConstraint("one", (ONE,), 10.0),), TOPOLOGY)
     elements = {element for sequence in runtime_sequences(ONE) for element in sequence}
     held = {e for part in parts.values() for e in (*part.subtasks, *part.channels)}
     sources_and_sinks = {e for e in held if isinstance(e, SubtaskId) and e.step in ("src", "out")}

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from tests.unit.plants import drive, job_of, line
 
 from headrace.control.batching import lowest, next_deadline_ms, step_latencies, targets_ms
-from headrace.control.constraints import Constraint, paths_between
-from headrace.control.settings import Job, Policy, Settings
-from headrace.control.topology import Edge, Step, Topology
+from headrace.control.constraints import PathConstraint, paths_between
+from headrace.control.settings import ControlledJob, ControlPolicy, ControlSettings
+from headrace.control.topology import ControlledStep, StepEdge, Topology
 from headrace.measure.moments import Moments
 from headrace.measure.report import ChannelId, Report, SubtaskId, SubtaskReport
 from headrace.measure.summary import summarise
@@ -27,9 +27,9 @@ PATH = (0, "work", 1)
 
 # latency-guarantees fact 12: fresh channels have oblt=0 and ship every item at once
 def test_fresh_channels_ship_at_once() -> None:
-    assert Settings().deadline_ms(ChannelId(0, 0, 0)) == 0.0
-    plant = Plant(line(Step("work")), PlantModel({"src": steady(200)}), seed=1)
-    summary = summarise(plant.run(Settings()).reports)
+    assert ControlSettings().deadline_ms(ChannelId(0, 0, 0)) == 0.0
+    plant = Plant(line(ControlledStep("work")), PlantModel({"src": steady(200)}), seed=1)
+    summary = summarise(plant.run(ControlSettings()).reports)
     for channel in summary.channels.values():
         assert channel.wait_ms is not None and channel.wait_ms.mean == channel.wait_ms.variance == 0
         assert channel.buffers >= channel.items > 50
@@ -82,13 +82,13 @@ def test_items_leave_by_deadline_or_when_full(
 
 # latency-guarantees fact 14, in the plant
 def test_full_buffers_do_not_wait_for_their_deadline() -> None:
-    topology = line(Step("work"))
+    topology = line(ControlledStep("work"))
     model = PlantModel(
         {"src": steady(1000)}, {"work": StepModel(0.1)}, {0: EdgeModel(item_bytes=4096)}, deadline_ms=500.0
     )
     plant = Plant(topology, model, seed=1)
-    plant.run(Settings())
-    channel = summarise(plant.run(Settings()).reports).channels[ChannelId(0, 0, 0)]
+    plant.run(ControlSettings())
+    channel = summarise(plant.run(ControlSettings()).reports).channels[ChannelId(0, 0, 0)]
     assert channel.lifetime_ms is not None and channel.lifetime_ms.mean == pytest.approx(
         7.0, rel=0.1
     )  # 8 items of 4 KB
@@ -106,7 +106,7 @@ def latencies(**steps: float) -> dict[SubtaskId, float]:
 
 # latency-guarantees fact 16: ℓ=50, Σl_v=10, 2 streams, w_ob=0.8 → 16 ms per channel; ℓ≤Σl_v → 0
 def test_targets_by_numbers() -> None:
-    topology = line(Step("work"))
+    topology = line(ControlledStep("work"))
     found = targets_ms(PATH, topology, latencies(work=10.0), 50.0)
     assert found == {ChannelId(0, 0, 0): pytest.approx(16.0), ChannelId(1, 0, 0): pytest.approx(16.0)}
     for bound in (10.0, 4.0):
@@ -114,7 +114,7 @@ def test_targets_by_numbers() -> None:
 
 
 def test_the_slowest_subtask_on_the_way_counts() -> None:
-    topology = line(Step("a", 2), Step("b", 2))
+    topology = line(ControlledStep("a", 2), ControlledStep("b", 2))
     steps = {SubtaskId("a", 0): 5.0, SubtaskId("a", 1): 1.0, SubtaskId("b", 0): 10.0, SubtaskId("b", 1): 2.0}
     found = targets_ms((0, "a", 1, "b", 2), topology, steps, 60.0, share=1.0)
     assert found[ChannelId(0, 0, 0)] == pytest.approx((60 - 5 - 10) / 3)
@@ -124,13 +124,13 @@ def test_the_slowest_subtask_on_the_way_counts() -> None:
 
 
 def test_chained_edges_take_no_part() -> None:
-    topology = line(Step("a"), Step("b"), paired=True)
+    topology = line(ControlledStep("a"), ControlledStep("b"), paired=True)
     found = targets_ms((0, "a", 1, "b", 2), topology, latencies(a=5.0, b=5.0), 50.0, chained=frozenset({1}))
     assert found == {ChannelId(0, 0, 0): pytest.approx(16.0), ChannelId(2, 0, 0): pytest.approx(16.0)}
 
 
 def test_a_silent_subtask_counts_as_its_step_and_a_silent_step_as_unknown() -> None:
-    topology = line(Step("work", 2))
+    topology = line(ControlledStep("work", 2))
     one = summarise([Report("w", 1.0, 0, (SubtaskReport(SubtaskId("work", 0), 3, Moments(3, 4.0)),))])
     assert step_latencies(PATH, topology, one) == {SubtaskId("work", 0): 4.0, SubtaskId("work", 1): 4.0}
     assert step_latencies(PATH, topology, summarise([])) is None
@@ -145,7 +145,7 @@ def test_deadlines_stay_within_twice_the_target(now: float, target: float, wait:
 
 # latency-guarantees fact 17, in the plant: buffers that always fill first would push it up for ever
 def test_full_buffers_do_not_drive_deadlines_away() -> None:
-    topology = line(Step("work"))
+    topology = line(ControlledStep("work"))
     edges = {0: EdgeModel(item_bytes=16_384), 1: EdgeModel(item_bytes=16_384)}
     model = PlantModel({"src": steady(400)}, {"work": StepModel(0.5)}, edges)
     run = drive(job_of(topology, 50.0, scaling=False), Plant(topology, model, seed=2), 30)
@@ -159,7 +159,7 @@ def test_full_buffers_do_not_drive_deadlines_away() -> None:
 @pytest.mark.parametrize("bound_ms", [10.0, 100.0])
 @pytest.mark.parametrize("regular", [True, False])
 def test_waits_reach_their_target_within_eight_intervals(rate_per_s: int, bound_ms: float, regular: bool) -> None:
-    topology = line(Step("work"))
+    topology = line(ControlledStep("work"))
     steps = {"work": StepModel(0.05, 0.0), "out": StepModel(0.05, 0.0)}
     edges = {0: EdgeModel(item_bytes=1), 1: EdgeModel(item_bytes=1)}
     interval_s = 5000 / rate_per_s  # so that what is left of the error is the algorithm's and not the sample's
@@ -184,13 +184,13 @@ def test_convergence_of_a_busy_channel_by_numbers() -> None:
 
 
 def test_two_constraints_on_one_edge_follow_the_tighter() -> None:
-    topology = line(Step("work"))
+    topology = line(ControlledStep("work"))
     paths = paths_between(topology, "src", "out")
-    loose, tight = Constraint("mean", paths, 100.0), Constraint("p99", paths, 60.0, quantile=0.99)
+    loose, tight = PathConstraint("mean", paths, 100.0), PathConstraint("p99", paths, 60.0, quantile=0.99)
     model = PlantModel({"src": steady(300)}, {"work": StepModel(0.5), "out": StepModel(0.1)})
     found = {}
     for name, constraints in (("loose", (loose,)), ("both", (loose, tight))):
-        job = Job(topology, constraints, Policy(scaling=False, chaining=False))
+        job = ControlledJob(topology, constraints, ControlPolicy(scaling=False, chaining=False))
         run = drive(job, Plant(topology, model, seed=4), 40)
         found[name] = run
         assert run.met_share(first=10) == 1.0
@@ -200,7 +200,7 @@ def test_two_constraints_on_one_edge_follow_the_tighter() -> None:
 
 
 def test_batching_decisions_say_what_they_expect_and_are_effective() -> None:
-    topology = line(Step("work"))
+    topology = line(ControlledStep("work"))
     run = drive(
         job_of(topology, 50.0, scaling=False, chaining=False),
         Plant(topology, PlantModel({"src": steady(500)}), seed=1),
@@ -216,10 +216,10 @@ def test_random_trees_keep_their_bounds() -> None:
     """Fan-out and fan-in, steps of different cost, several receivers."""
     topology = Topology(
         (
-            Step("src", 2, source=True), Step("a", 2), Step("b", 3), Step("c", 1), Step("d", 2),
-            Step("out", 1, sink=True),
+            ControlledStep("src", 2, source=True), ControlledStep("a", 2), ControlledStep("b", 3), ControlledStep("c", 1), ControlledStep("d", 2),
+            ControlledStep("out", 1, sink=True),
         ),
-        (Edge(0, "src", "a"), Edge(1, "a", "b"), Edge(2, "a", "c"), Edge(3, "b", "d"), Edge(4, "c", "d"), Edge(5, "d", "out")),
+        (StepEdge(0, "src", "a"), StepEdge(1, "a", "b"), StepEdge(2, "a", "c"), StepEdge(3, "b", "d"), StepEdge(4, "c", "d"), StepEdge(5, "d", "out")),
     )  # fmt: skip
     steps = {"a": StepModel(1.0), "b": StepModel(3.0), "c": StepModel(0.5), "d": StepModel(0.5), "out": StepModel(0.1)}
     run = drive(

@@ -9,16 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.plants import Run, drive, job_of, line
 
-from headrace.control.buffers import SizeLimits, next_size_bytes
-from headrace.control.settings import Settings
-from headrace.control.topology import Step
+from headrace.control.buffersizes import SizeLimits, next_size_bytes
+from headrace.control.settings import ControlSettings
+from headrace.control.topology import ControlledStep
 from headrace.measure.report import ChannelId
 from headrace.measure.summary import summarise
 from headrace.testing.loads import steady
 from headrace.testing.plant import Plant
 from headrace.testing.plant_model import EdgeModel, Faults, PlantModel, StepModel
 
-PAPER = SizeLimits(least_bytes=200, most_shrink=math.inf)
+PAPER = SizeLimits(min_bytes=200, max_shrink=math.inf)
 
 
 def resized(size: int, wait_ms: float, sender_ms: float | None = None, limits: SizeLimits = PAPER) -> int:
@@ -44,7 +44,7 @@ def test_short_waits_and_slow_senders_change_nothing() -> None:
 def test_sizes_stay_within_their_limits(size: int, wait_ms: float) -> None:
     assert 200 <= resized(size, wait_ms) <= 32_768
     assert resized(300, 1e4) == 200 and resized(32_000, 0.0) == 32_768
-    limited = resized(size, wait_ms, limits=SizeLimits(least_bytes=1))
+    limited = resized(size, wait_ms, limits=SizeLimits(min_bytes=1))
     assert limited >= size // 10
 
 
@@ -71,7 +71,7 @@ def test_where_a_size_comes_to_rest() -> None:
     size, steps = rest_of(PAPER, 1.0)
     assert size == pytest.approx(1_374, abs=3) and steps <= 6  # ours are whole bytes in every step
     assert (math.ceil(size / 128) - 1) / 2 <= 5.0
-    limited, steps = rest_of(SizeLimits(least_bytes=200), 1.0)
+    limited, steps = rest_of(SizeLimits(min_bytes=200), 1.0)
     assert limited == pytest.approx(1_389, abs=3) and steps <= 6
     busy, _ = rest_of(PAPER, 10.0)
     assert busy == pytest.approx(12_200, rel=0.01)
@@ -80,11 +80,11 @@ def test_where_a_size_comes_to_rest() -> None:
 def sized(
     bound_ms: float, *, rate_per_s: float = 200, cycles: int = 80, item_bytes: int = 128, **policy: object
 ) -> Run:
-    topology = line(Step("work"))
+    topology = line(ControlledStep("work"))
     edges = {edge: EdgeModel(item_bytes=item_bytes) for edge in (0, 1)}
     steps = {"work": StepModel(0.5), "out": StepModel(0.1)}
     model = PlantModel({"src": steady(rate_per_s)}, steps, edges, deadline_ms=math.inf, regular=True)
-    job = job_of(topology, bound_ms, cut_by="size", sizes=SizeLimits(least_bytes=200), **policy)
+    job = job_of(topology, bound_ms, flush_by="size", sizes=SizeLimits(min_bytes=200), **policy)
     return drive(job, Plant(topology, model, seed=1), cycles)
 
 
@@ -115,10 +115,10 @@ def test_no_size_changes_twice_on_the_same_measurements() -> None:
 
 # nephele-qos fact 10: nor do chains
 def test_chaining_waits_until_all_changes_are_measured() -> None:
-    topology = line(Step("a"), Step("b"), paired=True)
+    topology = line(ControlledStep("a"), ControlledStep("b"), paired=True)
     steps = {"a": StepModel(0.5), "b": StepModel(0.5), "out": StepModel(0.1)}
     model = PlantModel({"src": steady(200)}, steps, deadline_ms=math.inf, faults=Faults(late_share=1.0))
-    run = drive(job_of(topology, 8.0, cut_by="size", sizes=PAPER), Plant(topology, model, seed=1), 60)
+    run = drive(job_of(topology, 8.0, flush_by="size", sizes=PAPER), Plant(topology, model, seed=1), 60)
     assert run.of("chain")
     for view, decisions in zip(run.views, run.decisions):
         if any(d.action in ("chain", "give up") for d in decisions):
@@ -140,16 +140,18 @@ def test_one_item_buffers_do_not_live() -> None:
     model = PlantModel(
         {"src": steady(25)}, edges={0: EdgeModel(item_bytes=1_250)}, buffer_bytes=200, deadline_ms=math.inf
     )
-    channel = summarise(Plant(line(Step("work")), model).run(Settings()).reports).channels[ChannelId(0, 0, 0)]
+    channel = summarise(Plant(line(ControlledStep("work")), model).run(ControlSettings()).reports).channels[
+        ChannelId(0, 0, 0)
+    ]
     assert channel.lifetime_ms is not None and channel.lifetime_ms.mean == 0.0
 
 
 # nephele-qos fact 12: mean item wait equals lifetime/2 for regular arrivals
 def test_items_wait_half_a_lifetime() -> None:
     model = PlantModel({"src": steady(1000)}, {"work": StepModel(0.1)}, regular=True, deadline_ms=math.inf)
-    plant = Plant(line(Step("work")), model, interval_s=5.0)
-    plant.run(Settings())
-    channel = summarise(plant.run(Settings()).reports).channels[ChannelId(0, 0, 0)]
+    plant = Plant(line(ControlledStep("work")), model, interval_s=5.0)
+    plant.run(ControlSettings())
+    channel = summarise(plant.run(ControlSettings()).reports).channels[ChannelId(0, 0, 0)]
     assert channel.lifetime_ms is not None and channel.wait_ms is not None
     assert channel.lifetime_ms.mean == pytest.approx(255.0, rel=0.01)  # 256 items of 128 bytes
     assert channel.wait_ms.mean == pytest.approx(channel.lifetime_ms.mean / 2, rel=0.02)
@@ -162,10 +164,10 @@ def test_size_alone_starves_sparse_channels(deadline_ms: float, at_least_ms: flo
     model = PlantModel(
         {"src": steady(1)}, {"work": StepModel(1.0, 0.0)}, edges, deadline_ms=deadline_ms, buffer_bytes=65_536
     )
-    plant = Plant(line(Step("work")), model, seed=2, interval_s=1100.0)
+    plant = Plant(line(ControlledStep("work")), model, seed=2, interval_s=1100.0)
     waits = [
         c.wait_ms.mean
-        for c in summarise(plant.run(Settings()).reports).channels.values()
+        for c in summarise(plant.run(ControlSettings()).reports).channels.values()
         if c.wait_ms and c.id.edge == 0
     ]
     assert waits and all(at_least_ms <= wait <= at_most_ms for wait in waits)
@@ -178,15 +180,17 @@ def test_larger_buffers_carry_more() -> None:
         edges = {0: EdgeModel(item_bytes=128, buffer_ms=1.0)}
         steps = {"work": StepModel(0.05), "out": StepModel(0.001)}
         model = PlantModel({"src": steady(30_000)}, steps, edges, deadline_ms=math.inf, buffer_bytes=buffer_bytes)
-        plant = Plant(line(Step("work")), model, seed=1)
-        plant.run(Settings())
-        consumed.append(summarise(plant.run(Settings()).reports).subtasks[next(plant.topology.subtasks("work"))].items)
+        plant = Plant(line(ControlledStep("work")), model, seed=1)
+        plant.run(ControlSettings())
+        consumed.append(
+            summarise(plant.run(ControlSettings()).reports).subtasks[next(plant.topology.subtasks("work"))].items
+        )
     assert consumed == sorted(consumed) and consumed[-1] > 10 * consumed[0]
 
 
 # nephele-qos fact 21: mean latency none > sizing > sizing+chaining; sizing gains ≥5×
 def test_sizing_then_chaining() -> None:
-    inner = [Step(name, workers=("w",)) for name in ("decode", "merge", "overlay", "encode")]
+    inner = [ControlledStep(name, workers=("w",)) for name in ("decode", "merge", "overlay", "encode")]
     topology = line(*inner, paired=True)
     frame, packet = EdgeModel(item_bytes=307_200, transfer_ms=3.0), EdgeModel(item_bytes=1_250)
     edges = {0: packet, 1: frame, 2: frame, 3: frame, 4: packet}
@@ -194,7 +198,7 @@ def test_sizing_then_chaining() -> None:
     model = PlantModel({"src": steady(25)}, steps, edges, deadline_ms=math.inf, regular=True)
     mean = {}
     for name, bound, chaining in (("none", 1e6, False), ("sizing", 30.0, False), ("both", 30.0, True)):
-        job = job_of(topology, bound, cut_by="size", sizes=SizeLimits(least_bytes=200), chaining=chaining)
+        job = job_of(topology, bound, flush_by="size", sizes=SizeLimits(min_bytes=200), chaining=chaining)
         run = drive(job, Plant(topology, model, seed=1), 200)
         mean[name] = run.standings()[-1].observed_ms or math.nan
         assert bool(run.settings[-1].chained) == chaining

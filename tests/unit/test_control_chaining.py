@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from tests.unit.plants import drive, job_of, line
 
 from headrace.control.chaining import CEILING, chain_of, chainable, chained_edges, partition, primary_chains
-from headrace.control.settings import Job, Overrides
-from headrace.control.state import State
-from headrace.control.topology import Edge, Step, Topology
+from headrace.control.remembered import State
+from headrace.control.settings import ControlledJob, Overrides
+from headrace.control.topology import ControlledStep, StepEdge, Topology
 from headrace.testing.loads import steady
 from headrace.testing.plant import Plant
 from headrace.testing.plant_model import PlantModel, StepModel
@@ -53,7 +53,7 @@ def test_partitions_keep_order_and_ceiling(utilisations: list[float]) -> None:
         assert len(chains) == 1
 
 
-CHAIN = line(*(Step(name, 2, workers=("w", "v")) for name in "abc"), paired=True)
+CHAIN = line(*(ControlledStep(name, 2, workers=("w", "v")) for name in "abc"), paired=True)
 
 
 def with_step(name: str, **changes: object) -> Topology:
@@ -69,12 +69,12 @@ def test_what_may_be_chained() -> None:
     assert primary_chains(path, with_step("b", parallelism=3)) == ()
     assert primary_chains(path, with_step("c", workers=("w", "x"))) == (("a", "b"),)
     assert primary_chains(path, with_step("c", chain=False)) == (("a", "b"),)
-    more = (*CHAIN.steps, Step("d", 2), Step("src2", source=True))
-    fan_in_first = Topology(more, (*CHAIN.edges, Edge(9, "src2", "a")))
-    fan_out_last = Topology(more, (*CHAIN.edges, Edge(9, "c", "d")))
+    more = (*CHAIN.steps, ControlledStep("d", 2), ControlledStep("src2", source=True))
+    fan_in_first = Topology(more, (*CHAIN.edges, StepEdge(9, "src2", "a")))
+    fan_out_last = Topology(more, (*CHAIN.edges, StepEdge(9, "c", "d")))
     assert primary_chains(path, fan_in_first) == primary_chains(path, fan_out_last) == (("a", "b", "c"),)
-    assert primary_chains(path, Topology(more, (*CHAIN.edges, Edge(9, "b", "d")))) == (("a", "b"),)
-    assert primary_chains(path, Topology(more, (*CHAIN.edges, Edge(9, "src2", "b")))) == (("b", "c"),)
+    assert primary_chains(path, Topology(more, (*CHAIN.edges, StepEdge(9, "b", "d")))) == (("a", "b"),)
+    assert primary_chains(path, Topology(more, (*CHAIN.edges, StepEdge(9, "src2", "b")))) == (("b", "c"),)
     assert not chainable(CHAIN.by_id[0], CHAIN)  # a shuffle, from a source
 
 
@@ -91,7 +91,7 @@ def test_pinned_edges_stay_apart() -> None:
     model = PlantModel({"src": steady(50)}, {name: StepModel(1.0) for name in "abc"})
     for bound_ms in (0.1, 5.0, 500.0):
         free = job_of(CHAIN, bound_ms, scaling=False)
-        pinned = Job(CHAIN, free.constraints, free.policy, Overrides(chained={1: False}))
+        pinned = ControlledJob(CHAIN, free.constraints, free.policy, Overrides(chained={1: False}))
         assert drive(free, Plant(CHAIN, model), 10).settings[-1].chained == {1, 2}
         assert drive(pinned, Plant(CHAIN, model), 10).settings[-1].chained == {2}
 
@@ -118,7 +118,7 @@ def test_chaining_lowers_latency_and_loses_nothing() -> None:
 
 
 def test_noise_does_not_move_the_cuts() -> None:
-    topology = line(*(Step(name) for name in "abcd"), paired=True)
+    topology = line(*(ControlledStep(name) for name in "abcd"), paired=True)
     model = PlantModel({"src": steady(435)}, {**{name: StepModel(1.0) for name in "abcd"}, "out": StepModel(0.1)})
     run = drive(job_of(topology, 80.0, scaling=False), Plant(topology, model, seed=2), 80)
     peaks = [sum(view.summary.step(name).peak_utilisation or 0.0 for name in "ab") for view in run.views]

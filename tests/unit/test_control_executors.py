@@ -9,8 +9,8 @@ from math import ceil
 
 import pytest
 
-from headrace.control.executors import Calm, Demand, ExecutorPolicy, Provision, Sight, decide_executors
-from headrace.control.journal import Decision
+from headrace.control.decisions import Decision
+from headrace.control.executors import Calm, Demand, ExecutorPolicy, ExecutorProvision, Sight, decide_executors
 
 POLICY = ExecutorPolicy(1, 6, 4, calm_cycles=10)
 RIGID, COMES_AFTER = 2, 6
@@ -21,8 +21,8 @@ def sight(there: int, wanted: int, *, roomy: int | None = None, lacking: bool = 
     return Sight(0.0, there, Demand(wanted, wanted if roomy is None else roomy, 3, lacking), gap_s)
 
 
-def cycles(policy: ExecutorPolicy, seen: list[Sight], calm: Calm | None = None) -> list[Provision]:
-    provisions: list[Provision] = []
+def cycles(policy: ExecutorPolicy, seen: list[Sight], calm: Calm | None = None) -> list[ExecutorProvision]:
+    provisions: list[ExecutorProvision] = []
     for one in seen:
         provisions.append(decide_executors(policy, provisions[-1].calm if provisions else calm or Calm(), one))
     return provisions
@@ -58,10 +58,10 @@ def test_head_room_counts_for_fewer_but_not_for_more() -> None:
     assert cycles(POLICY, [sight(2, 4)] * 10)[-1].executors == 1
 
 
-@pytest.mark.parametrize(("least", "least_slots", "executors"), [(1, 3, 1), (2, 3, 2), (1, 9, 3)])
-def test_never_fewer_than_the_user_or_the_job_needs(least: int, least_slots: int, executors: int) -> None:
-    seen = Sight(0.0, 5, Demand(least_slots, least_slots, least_slots, False), 3.0)
-    assert cycles(replace(POLICY, least=least), [seen] * 10)[-1].executors == executors
+@pytest.mark.parametrize(("minimum", "min_slots", "executors"), [(1, 3, 1), (2, 3, 2), (1, 9, 3)])
+def test_never_fewer_than_the_user_or_the_job_needs(minimum: int, min_slots: int, executors: int) -> None:
+    seen = Sight(0.0, 5, Demand(min_slots, min_slots, min_slots, False), 3.0)
+    assert cycles(replace(POLICY, minimum=minimum), [seen] * 10)[-1].executors == executors
 
 
 def test_a_release_must_save_more_than_its_gap_costs() -> None:
@@ -95,7 +95,7 @@ class Cluster:
 
     def cycle(self, wanted: int) -> None:
         cycle, held = len(self.history), self.there * self.policy.cores
-        slots = min(RIGID + wanted, self.policy.most * self.policy.cores)
+        slots = min(RIGID + wanted, self.policy.maximum * self.policy.cores)
         self.lacked.append(slots > held)
         self.history.append(max(self.there, self._coming[0] if self._coming else 0))
         if self._coming is not None:
@@ -128,9 +128,9 @@ def test_a_bursty_load_gets_what_it_wants_with_fewer_executor_seconds_than_fixed
     wanted, cluster = bursts(seed), Cluster(replace(POLICY, calm_cycles=30))
     for n in wanted:
         cluster.cycle(n)
-    most = min(ceil((RIGID + max(wanted)) / POLICY.cores), POLICY.most)
-    assert max(cluster.history) == most
-    assert sum(cluster.history) < 0.9 * most * len(wanted), "less than if the most were there all the time"
+    maximum = min(ceil((RIGID + max(wanted)) / POLICY.cores), POLICY.maximum)
+    assert max(cluster.history) == maximum
+    assert sum(cluster.history) < 0.9 * maximum * len(wanted), "less than if the most were there all the time"
     longest, run = 0, 0
     for lacked in cluster.lacked:
         run = run + 1 if lacked else 0

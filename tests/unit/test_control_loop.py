@@ -11,13 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.plants import drive, job_of, line
 
-from headrace.control import batching, buffers, chaining
-from headrace.control.constraints import Constraint, paths_between
-from headrace.control.journal import Decision, Expectation, compare
+from headrace.control import batching, chaining
+from headrace.control import buffersizes as buffers
+from headrace.control.constraints import PathConstraint, paths_between
+from headrace.control.decisions import Decision, Expectation, compare
 from headrace.control.loop import decide, replay
-from headrace.control.settings import Change, Job, Overrides, Policy, Settings
-from headrace.control.state import State
-from headrace.control.topology import Step
+from headrace.control.remembered import State
+from headrace.control.settings import ControlledJob, ControlPolicy, ControlSettings, Overrides, SettingsChange
+from headrace.control.topology import ControlledStep
 from headrace.errors import GraphError
 from headrace.measure import moments
 from headrace.measure.report import ChannelId
@@ -27,7 +28,7 @@ from headrace.testing.loads import bursts, stairs, steady
 from headrace.testing.plant import Plant
 from headrace.testing.plant_model import Faults, PlantModel, StepModel
 
-ELASTIC = line(Step("work", 2, 1, 12))
+ELASTIC = line(ControlledStep("work", 2, 1, 12))
 STEPS = {"work": StepModel(4.0), "out": StepModel(0.05)}
 STAIRS = stairs([100, 300, 900, 300], 12)
 
@@ -108,7 +109,9 @@ def test_observing_only_changes_nothing_and_says_what_it_would_do() -> None:
 
 def test_pins_are_kept_and_named() -> None:
     free = job_of(ELASTIC, 40.0)
-    job = Job(ELASTIC, free.constraints, free.policy, Overrides(deadlines_ms={0: 3.0}, parallelism={"work": 5}))
+    job = ControlledJob(
+        ELASTIC, free.constraints, free.policy, Overrides(deadlines_ms={0: 3.0}, parallelism={"work": 5})
+    )
     run = drive(job, Plant(ELASTIC, PlantModel({"src": STAIRS}, STEPS), seed=1), 40)
     for now in run.settings:
         assert now.parallelism["work"] == 5
@@ -119,7 +122,7 @@ def test_pins_are_kept_and_named() -> None:
 
 
 def test_a_pinned_deadline_holds_for_subtasks_that_come_later() -> None:
-    job = Job(ELASTIC, job_of(ELASTIC, 40.0).constraints, Policy(), Overrides(deadlines_ms={0: 3.0}))
+    job = ControlledJob(ELASTIC, job_of(ELASTIC, 40.0).constraints, ControlPolicy(), Overrides(deadlines_ms={0: 3.0}))
     run = drive(job, Plant(ELASTIC, PlantModel({"src": STAIRS}, STEPS), seed=1), 40)
     assert max(seen.parallelism["work"] for seen in run.seen) > 2
     for seen, now in zip(run.seen[1:], run.settings[1:]):
@@ -175,18 +178,20 @@ def test_no_deadline_changes_twice_on_the_same_measurements() -> None:
 
 
 def test_settings_have_a_new_version_only_if_they_changed() -> None:
-    now = Settings()
-    assert now.changed([]) is now and now.changed([Change()]) is now
-    after = now.changed([Change(deadlines_ms={ChannelId(0, 0, 0): 4.0}), Change(joined=frozenset({1, 2}))])
+    now = ControlSettings()
+    assert now.changed([]) is now and now.changed([SettingsChange()]) is now
+    after = now.changed(
+        [SettingsChange(deadlines_ms={ChannelId(0, 0, 0): 4.0}), SettingsChange(joined=frozenset({1, 2}))]
+    )
     assert (after.version, after.chained) == (1, {1, 2})
-    assert after.changed([Change(deadlines_ms={ChannelId(0, 0, 0): 4.0})]) is after
-    assert after.changed([Change(parted=frozenset({2}))]).chained == {1}
+    assert after.changed([SettingsChange(deadlines_ms={ChannelId(0, 0, 0): 4.0})]) is after
+    assert after.changed([SettingsChange(parted=frozenset({2}))]).chained == {1}
 
 
 def test_illegal_constraints_are_refused_before_anything_runs() -> None:
     paths = paths_between(ELASTIC, "src", "out")
     with pytest.raises(GraphError, match="share the edge"):
-        Job(ELASTIC, (Constraint("a", paths, 10.0), Constraint("b", paths, 20.0)))
+        ControlledJob(ELASTIC, (PathConstraint("a", paths, 10.0), PathConstraint("b", paths, 20.0)))
 
 
 # Whatever is reported, settings stay within their limits and nothing raises.
@@ -196,7 +201,7 @@ def test_illegal_constraints_are_refused_before_anything_runs() -> None:
 @settings(max_examples=10)
 def test_settings_stay_within_limits(rates: list[int], bound_ms: float, seed: int, by_size: bool) -> None:
     model = PlantModel({"src": stairs(rates, 3)}, STEPS, faults=Faults(0.2, 0.2), scale_cycles=seed % 3)
-    job = job_of(ELASTIC, bound_ms, cut_by="size" if by_size else "deadline")
+    job = job_of(ELASTIC, bound_ms, flush_by="size" if by_size else "deadline")
     plant = Plant(ELASTIC, model, seed=seed)
     for now in drive(job, plant, 3 * len(rates)).settings:
         assert all(0 <= deadline <= 0.8 * bound_ms for deadline in now.deadlines_ms.values())
@@ -206,7 +211,7 @@ def test_settings_stay_within_limits(rates: list[int], bound_ms: float, seed: in
 
 
 def test_bursts_are_survived() -> None:
-    topology = line(Step("work", 2, 1, 24))
+    topology = line(ControlledStep("work", 2, 1, 24))
     run = drive(
         job_of(topology, 60.0), Plant(topology, PlantModel({"src": bursts(200, 5.0, 40, 8)}, STEPS), seed=2), 160
     )

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.plants import Run, drive, job_of, line
 
-from headrace.control.constraints import Constraint, paths_between
-from headrace.control.settings import Job, Policy, Settings
-from headrace.control.topology import Edge, Step, Topology
+from headrace.control.constraints import PathConstraint, paths_between
+from headrace.control.settings import ControlledJob, ControlPolicy, ControlSettings
+from headrace.control.topology import ControlledStep, StepEdge, Topology
 from headrace.measure.moments import merge
 from headrace.measure.report import ChannelId, Report
 from headrace.measure.summary import summarise
@@ -32,27 +32,27 @@ def mean_wait_ms(reports: list[Report], step: str) -> float:
 @pytest.mark.parametrize(("variation", "expected_ms"), [(1.0, 40.0), (0.0, 20.0)])
 def test_queues_wait_as_theory_says(variation: float, expected_ms: float) -> None:
     model = PlantModel({"src": steady(80)}, {"work": StepModel(10.0, variation), "out": StepModel(0.01)})
-    plant = Plant(line(Step("work")), model, seed=1, interval_s=20.0)
-    reports = [r for _ in range(150) for r in plant.run(Settings()).reports]
+    plant = Plant(line(ControlledStep("work")), model, seed=1, interval_s=20.0)
+    reports = [r for _ in range(150) for r in plant.run(ControlSettings()).reports]
     assert mean_wait_ms(reports, "work") == pytest.approx(expected_ms, rel=0.1)
 
 
 def test_splitting_at_random_keeps_queues_independent() -> None:
     model = PlantModel({"src": steady(320)}, {"work": StepModel(10.0), "out": StepModel(0.01)})
-    plant = Plant(line(Step("work", 4), sources=2), model, seed=1, interval_s=20.0)
-    reports = [r for _ in range(80) for r in plant.run(Settings()).reports]
+    plant = Plant(line(ControlledStep("work", 4), sources=2), model, seed=1, interval_s=20.0)
+    reports = [r for _ in range(80) for r in plant.run(ControlSettings()).reports]
     assert mean_wait_ms(reports, "work") == pytest.approx(40.0, rel=0.1)
 
 
 def test_the_length_of_an_interval_does_not_matter_to_the_items() -> None:
     """Buffers and queues go on over the border of an interval as if it were not there."""
-    topology = line(Step("a", 2), Step("b"))
+    topology = line(ControlledStep("a", 2), ControlledStep("b"))
     deadlines = {channel: 7.0 for edge in topology.edges for channel in topology.channels(edge.id)}
     found = []
     for interval_s in (0.1, 1.0, 10.0):
         steps = {"a": StepModel(3.0, 0.0), "b": StepModel(2.0, 0.0), "out": StepModel(0.1, 0.0)}
         plant = Plant(topology, PlantModel({"src": steady(200)}, steps, regular=True), interval_s=interval_s)
-        reports = [r for _ in range(round(20 / interval_s)) for r in plant.run(Settings(0, deadlines)).reports]
+        reports = [r for _ in range(round(20 / interval_s)) for r in plant.run(ControlSettings(0, deadlines)).reports]
         ages = merge(s.queue_ms for r in reports for s in r.subtasks if s.id.step == "b")
         waits = merge(c.wait_ms for r in reports for c in r.channels if c.id.edge == 1)
         assert ages is not None and waits is not None
@@ -62,7 +62,7 @@ def test_the_length_of_an_interval_does_not_matter_to_the_items() -> None:
 
 
 SETTINGS = st.builds(
-    lambda p, chained, deadline: Settings(
+    lambda p, chained, deadline: ControlSettings(
         0,
         {ChannelId(e, s, r): deadline for e in range(4) for s in range(4) for r in range(4)},
         {},
@@ -78,8 +78,8 @@ SETTINGS = st.builds(
 # latency-guarantees facts 2, 29 and 32 as far as the plant goes: nothing is lost, doubled or stuck
 @given(st.lists(SETTINGS, min_size=2, max_size=12), st.integers(0, 99))
 @settings(max_examples=25)
-def test_no_item_is_lost_when_chains_and_parallelism_change(wanted: list[Settings], seed: int) -> None:
-    topology = line(*(Step(name, 2, 1, 4) for name in "abc"), paired=True)
+def test_no_item_is_lost_when_chains_and_parallelism_change(wanted: list[ControlSettings], seed: int) -> None:
+    topology = line(*(ControlledStep(name, 2, 1, 4) for name in "abc"), paired=True)
     rate = stairs([300.0] * len(wanted) + [0.0], 1.0)
     steps = {name: StepModel(4.0) for name in "abc"}
     plant = Plant(topology, PlantModel({"src": rate}, steps, epoch_s=4.0), seed=seed)
@@ -93,24 +93,27 @@ def test_no_item_is_lost_when_chains_and_parallelism_change(wanted: list[Setting
 
 def test_between_epochs_records_wait_for_the_gap() -> None:
     model = PlantModel({"src": steady(500)}, {"work": StepModel(0.1)}, epoch_s=10.0, gap_s=0.4)
-    plant = Plant(line(Step("work")), model, seed=1)
-    ages = [max(age for r in plant.run(Settings()).reports for s in r.subtasks for age in s.ages_ms) for _ in range(30)]
+    plant = Plant(line(ControlledStep("work")), model, seed=1)
+    ages = [
+        max(age for r in plant.run(ControlSettings()).reports for s in r.subtasks for age in s.ages_ms)
+        for _ in range(30)
+    ]
     late = [k for k, age in enumerate(ages) if age > 200]
     assert late == [10, 20] and max(ages) < 700
 
 
 def test_plants_with_one_seed_are_one() -> None:
-    topology = line(Step("work", 2))
+    topology = line(ControlledStep("work", 2))
     model = PlantModel({"src": steady(200)}, faults=Faults(0.1, 0.1))
     one, two, other = (Plant(topology, model, seed=seed) for seed in (5, 5, 6))
-    trace = [one.run(Settings()) for _ in range(10)]
-    assert trace == [two.run(Settings()) for _ in range(10)]
-    assert trace != [other.run(Settings()) for _ in range(10)]
+    trace = [one.run(ControlSettings()) for _ in range(10)]
+    assert trace == [two.run(ControlSettings()) for _ in range(10)]
+    assert trace != [other.run(ControlSettings()) for _ in range(10)]
 
 
 def served(bound_ms: float, item_bytes: int, offered_per_s: float = 4000.0) -> tuple[float, float]:
     """Items per second that get through under a bound, and the receiver's CPU per item."""
-    topology = line(Step("work"))
+    topology = line(ControlledStep("work"))
     edges = {0: EdgeModel(item_bytes=item_bytes, buffer_ms=0.5), 1: EdgeModel(item_bytes=item_bytes)}
     model = PlantModel({"src": steady(offered_per_s)}, {"work": StepModel(0.1), "out": StepModel(0.001)}, edges)
     run = drive(job_of(topology, bound_ms, scaling=False, chaining=False), Plant(topology, model, seed=1), 25)
@@ -138,7 +141,7 @@ UP_AND_DOWN = [200, 400, 600, 800, 1000, 1000, 800, 600, 400, 200]
 
 def staircase(bound_ms: float, step_s: int = 30) -> Run:
     """The thesis's PrimeTest, smaller: warm-up, increments, plateau, decrements."""
-    topology = line(Step("work", 4, 1, 60), sources=2)
+    topology = line(ControlledStep("work", 4, 1, 60), sources=2)
     model = PlantModel({"src": stairs(UP_AND_DOWN, step_s)}, {"work": StepModel(5.0), "out": StepModel(0.02)})
     return drive(job_of(topology, bound_ms), Plant(topology, model, seed=4), step_s * len(UP_AND_DOWN))
 
@@ -159,7 +162,7 @@ def test_looser_bounds_need_fewer_subtasks() -> None:
 
 
 def test_drifting_costs_and_waves_are_followed() -> None:
-    topology = line(Step("work", 2, 1, 40))
+    topology = line(ControlledStep("work", 2, 1, 40))
     steps = {"work": StepModel(3.0, drift_per_s=0.01), "out": StepModel(0.02)}
     run = drive(job_of(topology, 50.0), Plant(topology, PlantModel({"src": waves(400, 0.6, 60)}, steps), seed=4), 180)
     assert run.met_share(first=10) >= 0.85
@@ -168,32 +171,32 @@ def test_drifting_costs_and_waves_are_followed() -> None:
 
 
 def test_a_quantile_is_kept() -> None:
-    topology = line(Step("work", 2, 1, 20))
-    constraint = Constraint("p99", paths_between(topology, "src", "out"), 80.0, quantile=0.99)
+    topology = line(ControlledStep("work", 2, 1, 20))
+    constraint = PathConstraint("p99", paths_between(topology, "src", "out"), 80.0, quantile=0.99)
     model = PlantModel({"src": steady(300)}, {"work": StepModel(4.0), "out": StepModel(0.02)})
-    run = drive(Job(topology, (constraint,), Policy()), Plant(topology, model, seed=4), 80)
+    run = drive(ControlledJob(topology, (constraint,), ControlPolicy()), Plant(topology, model, seed=4), 80)
     assert run.met_share(first=20) >= 0.9
     assert all((s.mean_bound_ms or 0.0) < 60.0 for s in run.standings()[20:])
 
 
 def random_graph(rng: random.Random) -> Topology:
     """Layers of steps, each fed by some of the layer before; some edges paired where that is legal."""
-    layers: list[list[Step]] = [[Step("src", rng.randint(1, 2), source=True)]]
+    layers: list[list[ControlledStep]] = [[ControlledStep("src", rng.randint(1, 2), source=True)]]
     for depth in range(rng.randint(1, 3)):
         names = [f"s{depth}{i}" for i in range(rng.randint(1, 2))]
-        layers.append([Step(name, rng.randint(1, 2), 1, 12) for name in names])
-    layers.append([Step("out", 2, sink=True)])
-    edges: list[Edge] = []
+        layers.append([ControlledStep(name, rng.randint(1, 2), 1, 12) for name in names])
+    layers.append([ControlledStep("out", 2, sink=True)])
+    edges: list[StepEdge] = []
     for above, below in pairwise(layers):
         for step in below:
             for source in rng.sample(above, rng.randint(1, len(above))):
                 paired = (
                     source.parallelism == step.parallelism and source.elastic and step.elastic and rng.random() < 0.4
                 )
-                edges.append(Edge(len(edges), source.name, step.name, paired))
+                edges.append(StepEdge(len(edges), source.name, step.name, paired))
         for source in above:
             if not any(edge.source == source.name for edge in edges):
-                edges.append(Edge(len(edges), source.name, below[0].name))
+                edges.append(StepEdge(len(edges), source.name, below[0].name))
     return Topology(tuple(step for layer in layers for step in layer), tuple(edges))
 
 
@@ -218,9 +221,11 @@ def test_random_graphs_keep_their_bounds(seed: int) -> None:
 # nephele-qos fact 1: of items merged into one, the first shows more
 def test_the_first_of_a_merged_group_waits_longest() -> None:
     model = PlantModel({"src": steady(20)}, {"merge": StepModel(0.1, 0.0, window_ms=200.0)}, regular=True)
-    plant = Plant(line(Step("merge", latency="read-write")), model, interval_s=10.0)
-    plant.run(Settings())
-    latency = summarise(plant.run(Settings()).reports).subtasks[next(plant.topology.subtasks("merge"))].latency_ms
+    plant = Plant(line(ControlledStep("merge", latency="read-write")), model, interval_s=10.0)
+    plant.run(ControlSettings())
+    latency = (
+        summarise(plant.run(ControlSettings()).reports).subtasks[next(plant.topology.subtasks("merge"))].latency_ms
+    )
     assert latency is not None
     # Four items per window at 25, 75, 125 and 175 ms (and 0.3 ms on the way): the first waits 175, the last 25.
     assert latency.mean == pytest.approx(100.0, abs=1.0)

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.plants import Run, drive, job_of, line
 
-from headrace.control.constraints import Constraint
+from headrace.control.constraints import PathConstraint
 from headrace.control.kingman import Station, ceiling, fit_of
 from headrace.control.scaling import Wish, rebalance, resolve, scale_reactively
-from headrace.control.settings import Job, Policy
-from headrace.control.topology import Edge, Step, Topology
+from headrace.control.settings import ControlledJob, ControlPolicy
+from headrace.control.topology import ControlledStep, StepEdge, Topology
 from headrace.model.queueing import kingman
 from headrace.testing.loads import Load, stairs, steady
 from headrace.testing.plant import Plant
@@ -23,10 +23,12 @@ from headrace.testing.plant_model import PlantModel, StepModel
 
 
 def station(
-    name: str = "a", *, p: int = 4, least: int = 1, most: int = 64, service_ms: float = 4.0, utilisation: float = 0.5,
+    name: str = "a", *, p: int = 4, minimum: int = 1, maximum: int = 64, service_ms: float = 4.0, utilisation: float = 0.5,
     fit: float = 1.0, variation: float = 1.0,
 ) -> Station:  # fmt: skip
-    return Station(name, p, least, most, service_ms, service_ms / utilisation, variation, variation, utilisation, fit)
+    return Station(
+        name, p, minimum, maximum, service_ms, service_ms / utilisation, variation, variation, utilisation, fit
+    )
 
 
 # latency-guarantees fact 20: M/M/1 (c=1), S̄=10 ms, ρ=0.8 → W_K=40 ms
@@ -59,7 +61,7 @@ def test_the_wait_is_infinite_up_to_the_load_and_falls_beyond(p: int, rho: float
 
 STATIONS = st.builds(
     station,
-    st.just("s"), p=st.integers(1, 4), least=st.integers(1, 2), most=st.integers(2, 7),
+    st.just("s"), p=st.integers(1, 4), minimum=st.integers(1, 2), maximum=st.integers(2, 7),
     service_ms=st.floats(0.5, 20), utilisation=st.floats(0.1, 2.0), fit=st.floats(0.5, 2),
 )  # fmt: skip
 
@@ -72,13 +74,13 @@ def total_ms(stations: list[Station], plan: tuple[int, ...]) -> float:
 @given(st.lists(STATIONS, min_size=1, max_size=3), st.floats(0.1, 200))
 @settings(max_examples=300)
 def test_rebalance_equals_brute_force(stations: list[Station], budget_ms: float) -> None:
-    plan = rebalance(stations, budget_ms, [s.least for s in stations])
-    options = product(*(range(s.least, s.most + 1) for s in stations))
+    plan = rebalance(stations, budget_ms, [s.minimum for s in stations])
+    options = product(*(range(s.minimum, s.maximum + 1) for s in stations))
     feasible = [option for option in options if total_ms(stations, option) <= budget_ms]
     if feasible:
         assert sum(plan) == min(map(sum, feasible)) and total_ms(stations, plan) <= budget_ms
     else:
-        assert plan == tuple(s.most for s in stations)
+        assert plan == tuple(s.maximum for s in stations)
 
 
 # latency-guarantees fact 24: no Rebalance result implies ρ>0.9 unless p_max forces it
@@ -87,7 +89,7 @@ def test_rebalance_equals_brute_force(stations: list[Station], budget_ms: float)
 def test_no_plan_is_busier_than_nine_tenths(stations: list[Station], budget_ms: float) -> None:
     plan = rebalance(stations, budget_ms, [s.floor(ceiling(budget_ms, 5.0)) for s in stations])
     for s, p in zip(stations, plan):
-        assert s.utilisation(p) <= 0.9 + 1e-9 or p == s.most
+        assert s.utilisation(p) <= 0.9 + 1e-9 or p == s.maximum
 
 
 def test_a_stop_is_made_good_within_what_the_bound_leaves() -> None:
@@ -109,7 +111,7 @@ def test_looser_bounds_need_fewer_subtasks_even_without_variation() -> None:
 def test_bottlenecks_by_numbers() -> None:
     assert resolve(station(p=10, utilisation=1.3)) == 26
     assert resolve(station(p=10, utilisation=0.99)) == 20
-    assert resolve(station(p=10, utilisation=1.3, most=15)) == 15
+    assert resolve(station(p=10, utilisation=1.3, maximum=15)) == 15
 
 
 # latency-guarantees fact 26: a task at ρ≥0.99 triggers ResolveBottlenecks, not Rebalance, for its constraint
@@ -139,9 +141,9 @@ def test_later_constraints_build_on_what_is_chosen() -> None:
 
 
 def scaled(
-    load: Load, cycles: int, *, bound_ms: float = 40.0, seed: int = 1, p: int = 2, most: int = 24, **model: int
+    load: Load, cycles: int, *, bound_ms: float = 40.0, seed: int = 1, p: int = 2, maximum: int = 24, **model: int
 ) -> Run:
-    topology = line(Step("work", p, 1, most))
+    topology = line(ControlledStep("work", p, 1, maximum))
     plant = Plant(
         topology, PlantModel({"src": load}, {"work": StepModel(4.0), "out": StepModel(0.05)}, **model), seed=seed
     )  # type: ignore[arg-type]
@@ -188,16 +190,16 @@ def test_scale_downs_follow_each_other_at_once() -> None:
 
 
 def test_scale_downs_wait_until_the_last_has_been_measured() -> None:
-    topology = line(Step("work", 6, 1, 24))
+    topology = line(ControlledStep("work", 6, 1, 24))
     model = PlantModel({"src": steady(100)}, {"work": StepModel(4.0), "out": StepModel(0.05)})
-    run = drive(job_of(topology, 40.0, settle_cycles=2), Plant(topology, model, seed=1), 40)
+    run = drive(job_of(topology, 40.0, quiet_cycles=2), Plant(topology, model, seed=1), 40)
     counts = [seen.parallelism["work"] for seen in run.seen]
     falls = [k for k, (a, b) in enumerate(pairwise(counts)) if a != b]
     assert counts[-1] <= 2 and min(later - earlier for earlier, later in pairwise(falls)) == 3
 
 
 def reversals(down_share: float) -> int:
-    topology = line(Step("work", 3, 1, 24))
+    topology = line(ControlledStep("work", 3, 1, 24))
     model = PlantModel({"src": steady(550)}, {"work": StepModel(4.0), "out": StepModel(0.05)})
     turns = 0
     for seed in range(2):
@@ -235,7 +237,7 @@ def test_a_bottleneck_is_resolved_and_the_bound_kept_again() -> None:
 
 
 def test_an_unenforceable_bound_is_reported_and_the_fallback_used() -> None:
-    run = scaled(steady(300), 25, bound_ms=3.0, most=6)
+    run = scaled(steady(300), 25, bound_ms=3.0, maximum=6)
     given_up = run.of("give up")
     assert given_up and "use up the bound" in given_up[0].sentence()
     assert len(given_up) <= 10
@@ -244,7 +246,7 @@ def test_an_unenforceable_bound_is_reported_and_the_fallback_used() -> None:
 
 
 def test_a_step_that_may_not_scale_does_not_drive_the_others_to_their_most() -> None:
-    topology = line(Step("work", 2, 1, 20), Step("slow"))
+    topology = line(ControlledStep("work", 2, 1, 20), ControlledStep("slow"))
     steps = {"work": StepModel(4.0), "slow": StepModel(6.0), "out": StepModel(0.02)}
     run = drive(job_of(topology, 40.0), Plant(topology, PlantModel({"src": steady(200)}, steps), seed=1), 30)
     assert run.seen[-1].parallelism["work"] <= 4
@@ -252,7 +254,7 @@ def test_a_step_that_may_not_scale_does_not_drive_the_others_to_their_most() -> 
 
 
 def test_steps_joined_one_to_one_scale_together() -> None:
-    topology = line(Step("a", 2, 1, 12), Step("b", 2, 1, 8), paired=True)
+    topology = line(ControlledStep("a", 2, 1, 12), ControlledStep("b", 2, 1, 8), paired=True)
     for chaining in (False, True):
         plant = Plant(
             topology,
@@ -267,16 +269,23 @@ def test_steps_joined_one_to_one_scale_together() -> None:
 
 def test_constraints_that_share_a_step_scale_it_for_both() -> None:
     steps = (
-        Step("src", source=True), Step("a", 1, 1, 20), Step("b", 1, 1, 20), Step("c", 1, 1, 20), Step("out", sink=True),
+        ControlledStep("src", source=True), ControlledStep("a", 1, 1, 20), ControlledStep("b", 1, 1, 20), ControlledStep("c", 1, 1, 20), ControlledStep("out", sink=True),
     )  # fmt: skip
     topology = Topology(
-        steps, (Edge(0, "src", "a"), Edge(1, "a", "b"), Edge(2, "a", "c"), Edge(3, "b", "out"), Edge(4, "c", "out"))
+        steps,
+        (
+            StepEdge(0, "src", "a"),
+            StepEdge(1, "a", "b"),
+            StepEdge(2, "a", "c"),
+            StepEdge(3, "b", "out"),
+            StepEdge(4, "c", "out"),
+        ),
     )
-    constraints = (Constraint("one", (("a", 1, "b", 3),), 30.0), Constraint("two", (("a", 2, "c", 4),), 60.0))
+    constraints = (PathConstraint("one", (("a", 1, "b", 3),), 30.0), PathConstraint("two", (("a", 2, "c", 4),), 60.0))
     model = PlantModel(
         {"src": steady(300)}, {"a": StepModel(4.0), "b": StepModel(2.0), "c": StepModel(6.0), "out": StepModel(0.1)}
     )
-    run = drive(Job(topology, constraints, Policy()), Plant(topology, model, seed=3), 50)
+    run = drive(ControlledJob(topology, constraints, ControlPolicy()), Plant(topology, model, seed=3), 50)
     for index in (0, 1):
         met = [s.met is True for s in run.standings(index)[25:]]
         assert sum(met) >= 0.9 * len(met)

@@ -11,13 +11,13 @@ from workflows import out
 
 import headrace as hr
 from headrace.config import Settings
+from headrace.driver.coordinator import Coordinator, Member, audit
+from headrace.driver.failures import understand
+from headrace.driver.planning import plan_job
 from headrace.errors import CorruptionError, ProtocolError
 from headrace.runtime.orders import Orders
 from headrace.runtime.plan import Description
-from headrace.spark.epochs import Coordinator, Member, audit
-from headrace.spark.failures import understand
-from headrace.spark.planning import plan_job
-from headrace.state.versions import Versions
+from headrace.state.durable.versions import Versions
 from headrace.testing import scripted
 from headrace.tokens import Token
 

@@ -17,9 +17,9 @@ from reference import Record, Row
 from workflows import MS, out
 
 import headrace as hr
+from headrace.driver.planning import known_schemas
 from headrace.errors import CorruptionError, FencedError, ProtocolError, StateError
-from headrace.runtime.frames import Kind, decode
-from headrace.spark.planning import known_schemas
+from headrace.runtime.wire.frames import Kind, decode
 from headrace.testing import CRASH, PAUSE, LocalRun, scripted
 from headrace.testing.local import _Pipe
 from headrace.testing.scripted import ScriptedCrash
@@ -314,7 +314,7 @@ def test_rows_between_stages_count_once(
 
     monkeypatch.setattr(_Pipe, "put", unreliable)
     job = workflow(in_acts(PARTS, SCHEMA, 1, 2))
-    run = runs(job, mode=mode, poll_rows=3, cut="0 ms")
+    run = runs(job, mode=mode, poll_rows=3, flush="0 ms")
     if what == "repeat":
         run.run()
         assert_expected(run)

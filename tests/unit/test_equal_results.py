@@ -89,7 +89,7 @@ def test_any_mode_gives_the_reference(
         subtasks, slices = data.draw(st.integers(1, 3)), data.draw(st.sampled_from([1, 3, 16]))
         rows, share = data.draw(st.sampled_from([1, 4, 1000])), data.draw(st.booleans())
         options: dict[str, Any] = {"parallelism": subtasks, "slices": slices, "poll_rows": rows, "share": share}
-        assert_equal(run_local(job, mode=mode, seed=seed, cut="1 ms", **options), expected)
+        assert_equal(run_local(job, mode=mode, seed=seed, flush="1 ms", **options), expected)
 
 
 # chronostream fact 1: any slice count, subtask count and schedule of restarts gives the reference
@@ -104,6 +104,6 @@ def test_epochs_and_restarts_change_nothing(
     source: InActs = in_acts(parts, workflows.SCHEMA, acts, seed)
     job, expected = workflow(source, parts, lateness)
     with tempfile.TemporaryDirectory() as checkpoint:
-        options: dict[str, Any] = {"slices": 7, "poll_rows": 5, "cut": "1 ms", "share": seed % 3 > 0}
+        options: dict[str, Any] = {"slices": 7, "poll_rows": 5, "flush": "1 ms", "share": seed % 3 > 0}
         got = play(job, source, Path(checkpoint), mode=mode, acts=acts, seed=seed, **options)
     assert_equal(got, expected)

@@ -12,10 +12,10 @@ from workflows import out
 
 import headrace as hr
 from headrace.config import Settings
+from headrace.driver.planning import plan_job
 from headrace.errors import GraphError, HeadraceError, SchemaError, UnitError
 from headrace.graph.nodes import Constraint, Graph, SinkNode, SourceNode, UnionNode
 from headrace.graph.validate import validate
-from headrace.spark.planning import plan_job
 from headrace.testing import scripted
 
 RECORDS = [{"k": "a", "v": 1, "w": "x", "l": [1], "t": 10}, {"k": "b", "v": None, "w": "y", "l": [], "t": 20}]

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 import headrace as hr
 from headrace.config import Settings
-from headrace.graph.slots import elastic_legs, fitted, least_slots, roomy, slots_of
+from headrace.driver.planning import plan_job
+from headrace.graph.slots import elastic_legs, fitted, min_slots, roomy, slots_of
 from headrace.graph.stages import Layout
 from headrace.runtime.orders import Orders
-from headrace.spark.planning import plan_job
 from headrace.testing import LocalRun, scripted
 
 RECORDS = [[{"k": i % 5, "v": i, "t": 10 * i} for i in range(p, 120, 2)] for p in range(2)]
@@ -44,7 +44,7 @@ def layout() -> Layout:
 def test_slots_are_counted_hop_by_hop() -> None:
     work, count = elastic_legs(layout())
     assert (work.index, work.last, count.index) == (1, 2, 3)
-    assert layout().slots == 2 + 2 * 4 + 3 and least_slots(layout()) == 2 + 2 * 1 + 1
+    assert layout().slots == 2 + 2 * 4 + 3 and min_slots(layout()) == 2 + 2 * 1 + 1
     assert slots_of(layout(), {1: 3, 3: 2}) == 2 + 2 * 3 + 2
     assert roomy(layout(), {1: 1, 3: 2}) == {1: 1, 3: 3}, "what is at its least might want fewer"
     assert roomy(layout(), {1: 4, 3: 3}) == {1: 4, 3: 3}, "no room above the most"
@@ -57,11 +57,11 @@ def test_slots_go_to_those_who_want_them_and_then_to_all(work: int, count: int, 
     fit = fitted(layout(), wanted, slots)
     held = {leg.index: leg.subtasks for leg in elastic_legs(fit)}
     assert fit.slots == slots_of(layout(), held) <= slots
-    assert all(leg.least <= leg.active <= leg.subtasks <= leg.most for leg in elastic_legs(fit))
+    assert all(leg.minimum <= leg.active <= leg.subtasks <= leg.maximum for leg in elastic_legs(fit))
     if slots_of(layout(), wanted) <= slots:
         assert all(held[at] >= n for at, n in wanted.items())
     assert not any(
-        held[leg.index] < leg.most and leg.last - leg.first + 1 <= slots - fit.slots for leg in elastic_legs(fit)
+        held[leg.index] < leg.maximum and leg.last - leg.first + 1 <= slots - fit.slots for leg in elastic_legs(fit)
     )
     assert [stage.subtasks for stage in fit.stages] == [2, held[1], held[1], held[3]]
 
@@ -72,11 +72,11 @@ def test_a_job_goes_on_with_other_subtasks(seed: int, tmp_path: Path) -> None:
     dice, source = random.Random(seed), in_acts(RECORDS, SCHEMA, 5, seed)
     run = LocalRun(job(source), tmp_path, report="5 ms")
     try:
-        most, sizes = run.plan.layout, set()
+        maximum, sizes = run.plan.layout, set()
         for act in range(6):
             source.curtain.acts = act + 1
             wanted = {1: dice.randint(1, 4), 3: dice.randint(1, 3)}
-            laid_out = fitted(most, wanted, dice.randint(5, 13))
+            laid_out = fitted(maximum, wanted, dice.randint(5, 13))
             sizes.add(laid_out.slots)
             run.plan = run.coordinator.plan = replace(run.plan, run=uuid.UUID(int=act).hex, layout=laid_out)
             run.coordinator.orders = Orders(active={leg.index: leg.active for leg in elastic_legs(laid_out)})

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from headrace.spark.epochs import Member
-from headrace.spark.leases import Workers
+from headrace.driver.coordinator import Member
+from headrace.driver.leases import Workers
 
 HELLO = {"stage": 1, "index": 0, "host": "elsewhere", "daemon": 1, "pid": 2}
 

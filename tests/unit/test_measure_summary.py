@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.plants import line
 
-from headrace.control.settings import Settings
-from headrace.control.topology import Step
+from headrace.control.settings import ControlSettings
+from headrace.control.topology import ControlledStep
 from headrace.measure.moments import Moments, merge
 from headrace.measure.recent import EdgeParts, Recent
 from headrace.measure.report import ChannelId, ChannelReport, Report, SubtaskId, SubtaskReport
@@ -44,11 +44,11 @@ def test_merged_moments_equal_two_passes(values: list[float], split: int) -> Non
 
 # latency-guarantees fact 9: sampled means at 10 % are within sampling error of full measurement
 def test_a_tenth_of_the_events_tells_the_same() -> None:
-    topology = line(Step("work"))
+    topology = line(ControlledStep("work"))
     means: dict[float, list[Moments]] = {}
     for share in (1.0, 0.1):
         plant = Plant(topology, PlantModel({"src": steady(400)}, {"work": StepModel(1.5)}, sample_share=share), seed=3)
-        reports = [r for _ in range(20) for r in plant.run(Settings()).reports]
+        reports = [r for _ in range(20) for r in plant.run(ControlSettings()).reports]
         work = [s for r in reports for s in r.subtasks if s.id.step == "work"]
         for what in ("service_ms", "queue_ms"):
             total = merge(getattr(s, what) for s in work)
@@ -66,7 +66,7 @@ def test_unknown_is_none_and_idle_is_zero() -> None:
     assert Moments.one(0.0).variation is None
     assert SubtaskReport(id, 0).utilisation == 0.0
     assert SubtaskReport(id, 5).utilisation is None
-    assert SubtaskReport(id, 5, service_ms=Moments(5, 3.0), gap_ms=Moments(5, 4.0)).utilisation == 0.75
+    assert SubtaskReport(id, 5, service_ms=Moments(5, 3.0), interarrival_ms=Moments(5, 4.0)).utilisation == 0.75
     assert ChannelReport(ChannelId(0, 0, 0), 1, 1, wait_ms=Moments.one(1.0)).latency_ms is None
     empty = summarise([])
     assert empty.step("a").latency_ms is None and empty.step("a").peak_utilisation is None
@@ -74,10 +74,12 @@ def test_unknown_is_none_and_idle_is_zero() -> None:
 
 
 def test_an_idle_subtask_does_not_raise_the_total_rate() -> None:
-    busy = SubtaskReport(SubtaskId("a", 0), 10, service_ms=Moments(10, 1.0), gap_ms=Moments(10, 2.0))
+    busy = SubtaskReport(SubtaskId("a", 0), 10, service_ms=Moments(10, 1.0), interarrival_ms=Moments(10, 2.0))
     summary = summarise([Report("w", 1.0, 0, (busy, SubtaskReport(SubtaskId("a", 1), 0)))])
-    gap_ms = summary.step("a").gap_ms
-    assert gap_ms is not None and 2 / gap_ms == pytest.approx(0.5)  # two subtasks, together one item per 2 ms
+    interarrival_ms = summary.step("a").interarrival_ms
+    assert interarrival_ms is not None and 2 / interarrival_ms == pytest.approx(
+        0.5
+    )  # two subtasks, together one item per 2 ms
     assert summary.step("a").peak_utilisation == 0.5
 
 
@@ -154,10 +156,10 @@ def test_quantiles_of_ages_weigh_subtasks_by_their_records() -> None:
 # latency-guarantees fact 10, nephele-qos fact 3: at most one report per worker and interval
 def test_workers_send_one_report_per_interval() -> None:
     names = ("w1", "w2", "w1")
-    topology = line(Step("a", 3, workers=names), Step("b", 3, workers=names), paired=True)
+    topology = line(ControlledStep("a", 3, workers=names), ControlledStep("b", 3, workers=names), paired=True)
     plant = Plant(topology, PlantModel({"src": steady(100)}))
     for _ in range(5):
-        reports = plant.run(Settings()).reports
+        reports = plant.run(ControlSettings()).reports
         workers = [r.worker for r in reports]
         assert len(workers) == len(set(workers)) and {"w1", "w2"} <= set(workers)
         assert {s.id for r in reports if r.worker == "w1" for s in r.subtasks} == {
@@ -170,9 +172,9 @@ def test_read_write_latency_is_half_the_window() -> None:
     rr, rw = [], []
     for window_ms in (None, 200.0):
         model = PlantModel({"src": steady(300)}, {"agg": StepModel(0.5, 0.0, window_ms=window_ms)})
-        plant = Plant(line(Step("agg", latency="read-write" if window_ms else "read-ready")), model, seed=1)
+        plant = Plant(line(ControlledStep("agg", latency="read-write" if window_ms else "read-ready")), model, seed=1)
         for _ in range(10):
-            found = summarise(plant.run(Settings()).reports).step("agg").latency_ms
+            found = summarise(plant.run(ControlSettings()).reports).step("agg").latency_ms
             assert found is not None
             (rw if window_ms else rr).append(found)
     assert np.mean(rw) == pytest.approx(100.0, rel=0.03)

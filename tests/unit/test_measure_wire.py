@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.unit.plants import drive, job_of, line
 
 from headrace.control.loop import replay
-from headrace.control.topology import Step
+from headrace.control.topology import ControlledStep
 from headrace.errors import DataError
 from headrace.measure.flows import Flow, figures_of
 from headrace.measure.moments import Moments
@@ -99,7 +99,7 @@ def test_a_trace_reads_as_it_was_written(cycles: list[Observation]) -> None:
 
 # latency-guarantees fact 37: a recorded statistics trace gives identical decisions, also from a file
 def test_decisions_replay_from_a_trace_on_disk(tmp_path: Path) -> None:
-    topology = line(Step("work", 2, 1, 6))
+    topology = line(ControlledStep("work", 2, 1, 6))
     job = job_of(topology, 40.0)
     run = drive(job, Plant(topology, PlantModel({"src": steady(300)}, {"work": StepModel(4.0)}), seed=7), 12)
     path = tmp_path / "trace.jsonl"

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.bench.combining import measured, trades_of
-from headrace.graph.windows import FOREVER_US, TimeWindow
-from headrace.model.combining import (
-    Load,
+from headrace.bench.windows.panerule import measured, trades_of
+from headrace.graph.windowing import FOREVER_US, TimeWindow
+from headrace.model.panecost import (
     Trial,
+    WindowLoad,
     costs,
     crossover_us,
     fitted_gamma,
@@ -26,17 +26,17 @@ S = 1_000_000
 
 # cmr fact 16: w=600, s=60: Combine iff t > .0185 values/s per key
 def test_ten_minutes_every_minute() -> None:
-    least = needed_rate_per_s(600 * S, 60 * S, gamma=1.0)
-    assert least == pytest.approx(10 / 540) and round(least, 4) == 0.0185
+    minimum = needed_rate_per_s(600 * S, 60 * S, gamma=1.0)
+    assert minimum == pytest.approx(10 / 540) and round(minimum, 4) == 0.0185
     for rate, pays in ((0.0184, False), (0.0186, True)):
-        assert costs(600 * S, 60 * S, Load(rate, 1.0), gamma=1.0).panes_pay is pays
-        assert costs(600 * S, 60 * S, Load(rate * 500, 500.0), gamma=1.0).panes_pay is pays, "per key"
+        assert costs(600 * S, 60 * S, WindowLoad(rate, 1.0), gamma=1.0).panes_pay is pays
+        assert costs(600 * S, 60 * S, WindowLoad(rate * 500, 500.0), gamma=1.0).panes_pay is pays, "per key"
 
 
 # cmr fact 17: s ≥ w: Combine refused, whatever the load
 @given(st.integers(1, 100), st.integers(0, 100), st.floats(0.1, 1e6), st.floats(1, 1e4))
 def test_windows_that_do_not_overlap_never_share(size: int, more: int, rate: float, keys: float) -> None:
-    assert not costs(size * S, (size + more) * S, Load(rate, keys)).panes_pay
+    assert not costs(size * S, (size + more) * S, WindowLoad(rate, keys)).panes_pay
     assert needed_values_per_key(size * S, (size + more) * S) is None
     assert needed_rate_per_s(size * S, (size + more) * S) is None
 
@@ -48,7 +48,7 @@ def test_costs_are_what_a_slide_touches(size: int, slide: int, keys: int, values
     pane, windows = gcd(size, slide), range(size, 4 * size * slide + 1, slide)
     times = [t for t in range(windows[0] - size, windows[-1]) for _ in range(keys * values)]
     added = sum(1 for end in windows for t in (*range(end - size, end),) for _ in range(keys * values))
-    cost = costs(size * S, slide * S, Load(keys * values, keys), gamma=1.0)
+    cost = costs(size * S, slide * S, WindowLoad(keys * values, keys), gamma=1.0)
     assert cost.direct * len(windows) == pytest.approx(added)
     merged = len(windows) * (size // pane) * keys
     first = (size - slide) * keys * values  # what the first window has beyond its slide
@@ -56,14 +56,14 @@ def test_costs_are_what_a_slide_touches(size: int, slide: int, keys: int, values
 
 
 def test_the_three_forms_of_the_rule_agree() -> None:
-    load = Load(300.0, 80.0)
+    load = WindowLoad(300.0, 80.0)
     edge = crossover_us(S, load, gamma=1.5)
     assert edge is not None
     assert costs(edge, S, load, gamma=1.5).panes_pay and not costs(edge - S, S, load, gamma=1.5).panes_pay
     needed = needed_values_per_key(edge, S, gamma=1.5)
     rate = needed_rate_per_s(edge, S, 80.0, gamma=1.5)
     assert needed is not None and needed < 300 / 80 and rate == pytest.approx(needed * 80)
-    assert crossover_us(S, Load(80.0, 80.0), gamma=1.5) is None, "every value has its own key"
+    assert crossover_us(S, WindowLoad(80.0, 80.0), gamma=1.5) is None, "every value has its own key"
 
 
 @given(st.integers(1, 12), st.integers(1, 12), st.integers(1, 4), st.booleans())
@@ -81,7 +81,7 @@ def test_rows_held_are_counted(size: int, slide: int, keys: int, anew: bool) -> 
 # cmr fact 23: the paper's crossover at w=15 s, slide 1 s, between its slowest and its busiest second
 @pytest.mark.parametrize(("rate", "keys", "gamma"), [(100, 71, 1.3), (1703, 794, 2.0)])
 def test_the_papers_crossover_gives_its_gamma(rate: float, keys: float, gamma: float) -> None:
-    load = Load(rate, keys)
+    load = WindowLoad(rate, keys)
     trials = [Trial(w * S, S, load, direct_s=float(w), paned_s=14.5) for w in range(2, 40)]
     fitted = fitted_gamma(trials)
     assert fitted == pytest.approx(gamma, abs=0.03)
@@ -109,7 +109,7 @@ def test_a_fitted_gamma_predicts_the_measured_winner() -> None:
 
 def test_many_panes_are_worth_a_few() -> None:
     """By suffix and prefix: windows of eight panes or more pay from fewer values per key, the more the longer."""
-    load = Load(1.0, 1.0)
+    load = WindowLoad(1.0, 1.0)
     assert not costs(7 * S, S, load, 1.8, merges=4.0).panes_pay
     assert crossover_us(S, load, 1.8, merges=4.0) == 9 * S and crossover_us(S, load, 1.8) is None
     for size in range(9, 100):
@@ -120,13 +120,16 @@ def test_many_panes_are_worth_a_few() -> None:
 
 def test_one_winner_says_nothing_about_gamma() -> None:
     assert (
-        fitted_gamma([Trial(4 * S, S, Load(10.0, 1.0), 2.0, 1.0), Trial(8 * S, S, Load(10.0, 1.0), 4.0, 1.0)]) is None
+        fitted_gamma(
+            [Trial(4 * S, S, WindowLoad(10.0, 1.0), 2.0, 1.0), Trial(8 * S, S, WindowLoad(10.0, 1.0), 4.0, 1.0)]
+        )
+        is None
     )
 
 
 def test_a_contradicting_trial_costs_least() -> None:
     """Noise: the γ is that of the trials that matter more."""
-    load = Load(10.0, 1.0)
+    load = WindowLoad(10.0, 1.0)
     sure = [Trial(2 * S, S, load, 1.0, 5.0), Trial(8 * S, S, load, 5.0, 1.0)]
     odd = Trial(4 * S, S, load, 1.0, 1.01)
     gamma = fitted_gamma([*sure, odd])

@@ -10,20 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.model.buffers import Buffering
-from headrace.model.epochs import EpochGoal, choose_epoch, metric_s
+from headrace.model.epochcost import EpochGoal, choose_epoch, metric_s
 from headrace.model.laws import Gamma
-from headrace.model.phases import EpochGap, Path, Phase
-from headrace.model.stages import Stage, busy_shares, path_of
+from headrace.model.phases import EpochGap, Phase, PhasedPath
+from headrace.model.stagephases import StagePhases, busy_shares, path_of
 
-BODY = Path((Phase("body", (Gamma(0.010, 4e-6),)),))
+BODY = PhasedPath((Phase("body", (Gamma(0.010, 4e-6),)),))
 GAP = EpochGap(0.4, 0.0)
 
 
 def test_a_quantile_shorter_than_the_gap_needs_a_hundred_gaps() -> None:
     choice = choose_epoch(EpochGoal(0.020, 0.99, recovery_s=60.0), BODY, GAP)
     assert choice.epoch_s == 120.0 and "60" in choice.reason.replace("1 min", "60")
-    least_s = choose_epoch(EpochGoal(0.020, 0.99, recovery_s=1.0), BODY, GAP).smallest_recovery_s
-    assert least_s is not None and 2 * least_s == pytest.approx(100 * 0.4, rel=0.05)
+    min_s = choose_epoch(EpochGoal(0.020, 0.99, recovery_s=1.0), BODY, GAP).smallest_recovery_s
+    assert min_s is not None and 2 * min_s == pytest.approx(100 * 0.4, rel=0.05)
 
 
 def test_a_bound_longer_than_the_gap_allows_any_epoch() -> None:
@@ -88,13 +88,13 @@ def test_a_chosen_epoch_keeps_both_goals_and_a_refusal_could_not(
 
 
 def test_a_chosen_epoch_keeps_its_bound_when_it_is_run() -> None:
-    stages = (Stage("read", 2e-4, row_s=1e-4), Stage("count", 4e-4, row_s=1e-4))
+    stages = (StagePhases("read", 2e-4, row_s=1e-4), StagePhases("count", 4e-4, row_s=1e-4))
     rate_per_s, buffering, gap_s = 500.0, Buffering(0.010), 0.1
     busy = busy_shares(rate_per_s, stages, (1, 1))
     path, gap = path_of(rate_per_s, stages, (1, 1), buffering), EpochGap(gap_s, 0.0, max(busy), sum(busy))
-    least_s = choose_epoch(EpochGoal(0.050, recovery_s=1.0), path, gap).smallest_recovery_s
-    assert least_s is not None
-    epoch_s = 2 * least_s
+    min_s = choose_epoch(EpochGoal(0.050, recovery_s=1.0), path, gap).smallest_recovery_s
+    assert min_s is not None
+    epoch_s = 2 * min_s
 
     def late_share(epoch_s: float) -> float:
         run = simulated_runtime.run(

@@ -7,12 +7,12 @@ import pytest
 
 from headrace.measure.moments import Moments
 from headrace.measure.report import Report, SubtaskId, SubtaskReport
-from headrace.model.buffers import Buffering, paced_cuts
+from headrace.model.buffers import Buffering, paced_flushes
 from headrace.model.costs import PER_RECORD, SHUFFLED, Costs, StepCost
 from headrace.model.fitting import fitted
 from headrace.model.laws import total_of
 from headrace.model.queueing import Seconds
-from headrace.model.stages import Transfer
+from headrace.model.stagephases import Transfer
 
 
 def reports(sizes: list[int], batch_ms: float, record_ms: float) -> list[Report]:
@@ -63,23 +63,23 @@ def paced_reading(every_s: float, deadline_s: float) -> tuple[Seconds, Seconds]:
 @pytest.mark.parametrize("every_s", [0.0005, 0.003, 0.013])
 def test_a_paced_source_is_read_once_per_deadline(every_s: float) -> None:
     """As ``runtime.subtask`` does."""
-    cuts = paced_cuts(every_s, 0.0, Buffering(0.040))
+    flushes = paced_flushes(every_s, 0.0, Buffering(0.040))
     waits_s, cuts_s = paced_reading(every_s, 0.040)
-    assert np.diff(cuts_s) == pytest.approx(cuts.cycle_s) and cuts.cycle_cv2 == 0
-    assert cuts.gathered.mean_s == pytest.approx(waits_s.mean(), abs=every_s / 2)
+    assert np.diff(cuts_s) == pytest.approx(flushes.cycle_s) and flushes.cycle_cv2 == 0
+    assert flushes.gathered.mean_s == pytest.approx(waits_s.mean(), abs=every_s / 2)
     shares = np.array([np.mean(waits_s <= time_s) for time_s in (0.010, 0.020, 0.030)])
-    assert cuts.gathered.below(np.array([0.010, 0.020, 0.030])) == pytest.approx(shares, abs=every_s / 0.040)
+    assert flushes.gathered.below(np.array([0.010, 0.020, 0.030])) == pytest.approx(shares, abs=every_s / 0.040)
 
 
 def test_a_record_that_comes_alone_waits_for_its_whole_deadline() -> None:
-    cuts = paced_cuts(0.1, 0.0, Buffering(0.02))
-    assert cuts.gathered.mean_s == pytest.approx(0.02) and cuts.gathered.var_s2 == pytest.approx(0, abs=1e-12)
-    assert cuts.cycle_s == 0.1 and cuts.cycle_cv2 == 0
+    flushes = paced_flushes(0.1, 0.0, Buffering(0.02))
+    assert flushes.gathered.mean_s == pytest.approx(0.02) and flushes.gathered.var_s2 == pytest.approx(0, abs=1e-12)
+    assert flushes.cycle_s == 0.1 and flushes.cycle_cv2 == 0
 
 
 def test_a_full_buffer_of_a_paced_source_leaves_before_its_deadline() -> None:
-    cuts = paced_cuts(0.001, 100.0, Buffering(0.050, most_bytes=1000))
-    assert cuts.gathered.lifetime_s == pytest.approx(0.010)
+    flushes = paced_flushes(0.001, 100.0, Buffering(0.050, max_bytes=1000))
+    assert flushes.gathered.lifetime_s == pytest.approx(0.010)
 
 
 def test_rows_that_are_held_up_make_the_tail_and_leave_the_median() -> None:

@@ -12,24 +12,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.bench.hashing.sortmerge import SortMerge
 from headrace.errors import ConfigError
 from headrace.model.hashcost import Buckets, dinc_buckets, dinc_slots, inc_blind_pages, inc_buckets, inc_io_pages
 from headrace.model.mergecost import (
-    Hardware,
+    MergeHardware,
+    MergeSettings,
+    MergeWorkload,
     Prices,
-    Settings,
-    Workload,
     choose,
     map_buffer_bytes,
     merge_cost,
     settings_by_rule,
 )
 from headrace.model.mergetree import merge_tree, simulated_bytes, written_bytes
-from headrace.state.sortmerge import SortMerge
 
 MB, GB = 1e6, 1e9
-THESIS = Workload(97 * GB), Hardware(10, 140 * MB, 260 * MB)
-THESIS_GRID = [Settings(c * MB, f, 4) for c in (16, 32, 64, 96, 128, 140, 192, 256, 512) for f in (2, 3, 4, 8, 10, 16)]
+THESIS = MergeWorkload(97 * GB), MergeHardware(10, 140 * MB, 260 * MB)
+THESIS_GRID = [
+    MergeSettings(c * MB, f, 4) for c in (16, 32, 64, 96, 128, 140, 192, 256, 512) for f in (2, 3, 4, 8, 10, 16)
+]
 
 
 # scalla fact 23: λ_F equals the merge simulator at n=F and n=F²; the small-n guard returns n·b
@@ -69,7 +71,9 @@ def test_merge_tree_keeps_every_byte(sizes: list[int], factor: int) -> None:
 
 def test_cost_of_a_job_worked_by_hand() -> None:
     """D=1000, N=2, C=100, F=4, R=1, K_m=2, K_r=½, B_m=50, B_r=100: α=4 and β=10, and λ_4(10) = 50/12+15−8/3."""
-    cost = merge_cost(Workload(1000, 2, 0.5), Hardware(2, 50, 100), Settings(100, 4, 1), prices=Prices(1, 10, 100))
+    cost = merge_cost(
+        MergeWorkload(1000, 2, 0.5), MergeHardware(2, 50, 100), MergeSettings(100, 4, 1), prices=Prices(1, 10, 100)
+    )
     beta_written = 100 / 24 + 15 - 16 / 6
     assert cost.moved_bytes == pytest.approx(500 * (1 + 2 + 1) + 2 * 5 * (4 * 50) + 2 * beta_written * 100)
     assert cost.requests == pytest.approx(5 * (4 + 1 + 4 * 9 + 4 - 1) + 10 * 0.5 * 3 - 10 * 2 + beta_written * 9)
@@ -79,18 +83,18 @@ def test_cost_of_a_job_worked_by_hand() -> None:
 def test_rules_at_the_thesis_setting() -> None:
     """Section 3.3.2.1: the largest C with C·K_m ≤ B_m, one-pass merge; the chooser comes to the same C."""
     rule = settings_by_rule(*THESIS, 4)
-    assert rule == Settings(140 * MB, 10, 4)
+    assert rule == MergeSettings(140 * MB, 10, 4)
     chosen = choose(*THESIS, THESIS_GRID).settings
     assert chosen.chunk_bytes == rule.chunk_bytes
     assert 2 * chosen.merge_factor - 1 > 97 * GB / 10 / 4 / (260 * MB), "one pass: nothing is merged before the end"
-    assert settings_by_rule(Workload(97 * GB, map_ratio=2), THESIS[1], 4).chunk_bytes == 70 * MB
+    assert settings_by_rule(MergeWorkload(97 * GB, map_ratio=2), THESIS[1], 4).chunk_bytes == 70 * MB
     assert map_buffer_bytes(210 * MB) == pytest.approx(140 * MB)
 
 
 # scalla fact 24: model-chosen (C,F) costs no more than 5 % above the best of the grid, merges played exactly
 @pytest.mark.parametrize("terabytes", [0.097, 1, 10])
 def test_choice_is_near_the_best_with_exact_merges(terabytes: float) -> None:
-    workload, hardware = Workload(terabytes * 1000 * GB), THESIS[1]
+    workload, hardware = MergeWorkload(terabytes * 1000 * GB), THESIS[1]
     exact = {s: merge_cost(workload, hardware, s, written=simulated_bytes).time_s for s in THESIS_GRID}
     assert exact[choose(workload, hardware, THESIS_GRID).settings] <= 1.05 * min(exact.values())
     assert max(exact.values()) > 1.2 * min(exact.values()), "a grid on which any choice passes shows nothing"
@@ -100,9 +104,9 @@ def test_choice_is_near_the_best_with_exact_merges(terabytes: float) -> None:
 def test_choice_is_near_the_best_of_measured_jobs(tmp_path: Path) -> None:
     """Half a node of the thesis (two reducers) at 1/5000; seek and start shrink alike, so that their shares stay."""
     scale = 1 / 5000
-    workload, hardware = Workload(9.7 / 2 * GB * scale), Hardware(1, 140 * MB * scale, 260 * MB * scale)
+    workload, hardware = MergeWorkload(9.7 / 2 * GB * scale), MergeHardware(1, 140 * MB * scale, 260 * MB * scale)
     prices = Prices(1 / 80e6, 0.004 * scale, 0.1 * scale)
-    grid = [Settings(c * MB * scale, f, 2) for c in (64, 140, 256, 560) for f in (2, 3, 5, 8, 16)]
+    grid = [MergeSettings(c * MB * scale, f, 2) for c in (64, 140, 256, 560) for f in (2, 3, 5, 8, 16)]
     measured = {s: _measured_s(workload, hardware, s, prices, tmp_path) for s in grid}
     for written in (written_bytes, simulated_bytes):
         chosen = choose(workload, hardware, grid, prices=prices, written=written)
@@ -111,7 +115,9 @@ def test_choice_is_near_the_best_of_measured_jobs(tmp_path: Path) -> None:
     assert max(measured.values()) > 1.2 * min(measured.values())
 
 
-def _measured_s(workload: Workload, hardware: Hardware, chosen: Settings, prices: Prices, directory: Path) -> float:
+def _measured_s(
+    workload: MergeWorkload, hardware: MergeHardware, chosen: MergeSettings, prices: Prices, directory: Path
+) -> float:
     """T of a job on one node that is really run: its maps' and reducers' external sorts, all I/O counted."""
     rows = int(workload.input_bytes / 24)
     keys = np.random.default_rng(5).permutation(rows)
@@ -141,22 +147,22 @@ def _shuffle(output: pa.Table, reducers: list[SortMerge]) -> None:
         reducer.add(keys[own], sums[own])
 
 
-def _sorter(directory: Path, buffer_bytes: float, chosen: Settings) -> SortMerge:
+def _sorter(directory: Path, buffer_bytes: float, chosen: MergeSettings) -> SortMerge:
     own = tempfile.mkdtemp(dir=directory)
     engine = SortMerge(Path(own), memory_bytes=int(5 * buffer_bytes), merge_factor=chosen.merge_factor)
     assert engine.buffer_bytes == int(buffer_bytes)
     return engine
 
 
-def _write_bytes(buffer_bytes: float, chosen: Settings) -> float:
+def _write_bytes(buffer_bytes: float, chosen: MergeSettings) -> float:
     return buffer_bytes / (math.sqrt(chosen.merge_factor) + 1)
 
 
 def test_settings_that_mean_nothing_are_refused() -> None:
     with pytest.raises(ConfigError, match="merge factor"):
-        merge_cost(*THESIS, Settings(64 * MB, 1, 4))
+        merge_cost(*THESIS, MergeSettings(64 * MB, 1, 4))
     with pytest.raises(ConfigError, match="above zero"):
-        merge_cost(*THESIS, Settings(0, 4, 4))
+        merge_cost(*THESIS, MergeSettings(0, 4, 4))
     with pytest.raises(ConfigError, match="grid"):
         choose(*THESIS, [])
 
@@ -169,15 +175,15 @@ def test_inc_bucket_bounds(memory: int, states: int) -> None:
             inc_buckets(memory, states)
         return
     bounds = inc_buckets(memory, states)
-    assert bounds.most == memory - 1
-    assert 0 <= bounds.fewest <= bounds.most
+    assert bounds.maximum == memory - 1
+    assert 0 <= bounds.fewest <= bounds.maximum
     # Every bucket fits in memory beside its input page: the states not held, over h, are at most B−1 pages.
     held = memory - bounds.fewest - 1
     assert states <= held + bounds.fewest * (memory - 1)
     if bounds.fewest:
         fewer = bounds.fewest - 1
         assert states > memory - fewer - 1 + fewer * (memory - 1)
-    for refused in (bounds.fewest - 1, bounds.most + 1):
+    for refused in (bounds.fewest - 1, bounds.maximum + 1):
         with pytest.raises(ConfigError, match="recurse"):
             inc_io_pages(memory, states, 10.0, refused)
 
@@ -192,8 +198,8 @@ def test_inc_without_spill() -> None:
 # scalla fact 7: not knowing U costs twice what the thesis prints; its example needs that factor
 def test_inc_blind_extra_is_the_difference_of_the_two_spills() -> None:
     memory, states, read = 102, 1001, 3000.0  # the lower bound of h is a whole number here
-    least = inc_io_pages(memory, states, read, inc_buckets(memory, states).fewest)
-    assert inc_io_pages(memory, states, read, memory - 1) - least == pytest.approx(inc_blind_pages(102, 1001, read))
+    minimum = inc_io_pages(memory, states, read, inc_buckets(memory, states).fewest)
+    assert inc_io_pages(memory, states, read, memory - 1) - minimum == pytest.approx(inc_blind_pages(102, 1001, read))
     assert inc_blind_pages(10_000, 20_000, 1.0) == pytest.approx(1.0, rel=0.001)
     with pytest.raises(ConfigError, match="no extra"):
         inc_blind_pages(102, 101, 1.0)

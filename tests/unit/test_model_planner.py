@@ -13,23 +13,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import GraphError
-from headrace.model.budgets import Operator, split_bound
+from headrace.model.budgets import BudgetedOperator, split_bound
 from headrace.model.buffers import Buffering
-from headrace.model.planner import Infeasible, Plant, Provision, best_period, largest_rate, provision
-from headrace.model.plants import RuntimePlant, ThesisPlant, Windows, periods_of
-from headrace.model.queueing import Moments
-from headrace.model.stages import Stage, Transfer
-from headrace.model.thesis import Hardware, JobStatistics, QueueShape
+from headrace.model.planner import Infeasible, PlannedSystem, Provision, best_period, largest_rate, provision
+from headrace.model.plants import RuntimePlant, ThesisPlant, WindowModel, periods_of
+from headrace.model.queueing import QueueMoments
+from headrace.model.stagephases import StagePhases, Transfer
+from headrace.model.thesis import JobStatistics, QueueShape, ThesisHardware
 
-NODE = Hardware(4, 4e9, 1e8, (0.0, 1e8), (2e8, 1e8))
-NOISY = QueueShape(service=Moments.gamma(1.0, 0.1))
+NODE = ThesisHardware(4, 4e9, 1e8, (0.0, 1e8), (2e8, 1e8))
+NOISY = QueueShape(service=QueueMoments.gamma(1.0, 0.1))
 JOB = JobStatistics(1.0, 100, 100, 400e3, 400e3, NOISY, NOISY, NOISY, NOISY, batch_cycles=4e5)
 THESIS = ThesisPlant(JOB, NODE)
 
 TRANSFER = Transfer(0.002, 1e-9, 0.001**2)
 STAGES = (
-    Stage("read", 50e-6, 50e-6**2, 300e-6),
-    Stage("count", 100e-6, 100e-6**2, 300e-6, 150e-6**2, item_bytes=100, transfer=TRANSFER),
+    StagePhases("read", 50e-6, 50e-6**2, 300e-6),
+    StagePhases("count", 100e-6, 100e-6**2, 300e-6, 150e-6**2, item_bytes=100, transfer=TRANSFER),
 )
 TOP = replace(STAGES[1], name="top")
 OURS = RuntimePlant(STAGES)
@@ -37,42 +37,42 @@ CLEARLY = 1.5
 """Plans are made with bounds, not estimates, and leave every stage a tenth of its time."""
 
 
-def rates(plant: Plant[object], bound_s: float, most: int) -> list[float]:
-    plans = [largest_rate(plant, resources, bound_s) for resources in range(1, most + 1)]
+def rates(plant: PlannedSystem[object], bound_s: float, maximum: int) -> list[float]:
+    plans = [largest_rate(plant, resources, bound_s) for resources in range(1, maximum + 1)]
     return [found.rate_per_s if found else 0.0 for found in plans]
 
 
 PLANTS = [(THESIS, 0.1, 0.3, 4), (OURS, 0.01, 0.03, 6)]
 
 
-@pytest.mark.parametrize(("plant", "bound_s", "looser_s", "most"), PLANTS, ids=["thesis", "ours"])
+@pytest.mark.parametrize(("plant", "bound_s", "looser_s", "maximum"), PLANTS, ids=["thesis", "ours"])
 def test_the_largest_rate_grows_with_resources_and_bound(
-    plant: Plant[object], bound_s: float, looser_s: float, most: int
+    plant: PlannedSystem[object], bound_s: float, looser_s: float, maximum: int
 ) -> None:
     # scalla fact 31
-    tight, loose = rates(plant, bound_s, most), rates(plant, looser_s, most)
+    tight, loose = rates(plant, bound_s, maximum), rates(plant, looser_s, maximum)
     for carried in (tight, loose):  # a rate is found to within 0.2 %
         assert all(a <= b * 1.003 for a, b in pairwise(carried))
     assert all(a <= b for a, b in zip(tight, loose, strict=True)) and tight[-1] > tight[1] > 0
 
 
-@pytest.mark.parametrize(("plant", "bound_s", "looser_s", "most"), PLANTS, ids=["thesis", "ours"])
+@pytest.mark.parametrize(("plant", "bound_s", "looser_s", "maximum"), PLANTS, ids=["thesis", "ours"])
 def test_a_quantile_bound_allows_less_than_the_same_bound_on_the_mean(
-    plant: ThesisPlant | RuntimePlant, bound_s: float, looser_s: float, most: int
+    plant: ThesisPlant | RuntimePlant, bound_s: float, looser_s: float, maximum: int
 ) -> None:
     # scalla fact 31
     by_metric = [rates(replace(plant, quantile=quantile), looser_s, 3)[-1] for quantile in (None, 0.9, 0.99)]
     assert by_metric[0] >= by_metric[1] >= by_metric[2] > 0
 
 
-@pytest.mark.parametrize(("plant", "bound_s", "looser_s", "most"), PLANTS, ids=["thesis", "ours"])
+@pytest.mark.parametrize(("plant", "bound_s", "looser_s", "maximum"), PLANTS, ids=["thesis", "ours"])
 def test_the_plan_is_the_smallest_that_carries_the_rate(
-    plant: Plant[object], bound_s: float, looser_s: float, most: int
+    plant: PlannedSystem[object], bound_s: float, looser_s: float, maximum: int
 ) -> None:
     # scalla fact 31
-    carried = rates(plant, looser_s, most)
+    carried = rates(plant, looser_s, maximum)
     for asked in (0.1 * carried[-1], 0.4 * carried[-1], 0.8 * carried[-1], carried[-1]):
-        found = provision(plant, asked, looser_s, most)
+        found = provision(plant, asked, looser_s, maximum)
         assert isinstance(found, Provision)
         assert found.resources == 1 + next(at for at, rate in enumerate(carried) if rate >= asked)
         assert plant.latency_s(asked, found.setting, found.period_s) <= looser_s
@@ -82,7 +82,7 @@ def test_the_plan_is_the_smallest_that_carries_the_rate(
 def test_the_largest_rate_is_that_of_a_fine_grid() -> None:
     found = largest_rate(OURS, 4, 0.012)
     assert found is not None
-    periods_s = np.geomspace(OURS.least_period_s, OURS.most_period_s, 60)
+    periods_s = np.geomspace(OURS.min_period_s, OURS.max_period_s, 60)
     feasible = [
         rate
         for setting in OURS.settings(4)
@@ -105,7 +105,7 @@ def test_a_refusal_says_what_could_be_had() -> None:
 
 
 def test_a_plan_for_windows_asks_for_more_than_one_for_tuples() -> None:
-    windows = replace(THESIS, windows=Windows(100, 0.0005))
+    windows = replace(THESIS, windows=WindowModel(100, 0.0005))
     assert rates(windows, 0.4, 2)[-1] < rates(THESIS, 0.4, 2)[-1]
 
 
@@ -125,7 +125,7 @@ def test_the_best_period_lies_between_too_many_rows_and_too_long_waits() -> None
 @pytest.mark.parametrize("quantile", [None, 0.9, 0.99])
 @pytest.mark.parametrize(("stages", "resources"), [(STAGES, 3), (STAGES, 6), ((*STAGES, TOP), 5)])
 def test_our_plan_holds_at_its_largest_rate_and_not_clearly_above(
-    stages: tuple[Stage, ...], resources: int, quantile: float | None
+    stages: tuple[StagePhases, ...], resources: int, quantile: float | None
 ) -> None:
     # scalla fact 32
     bound_s = 0.030
@@ -164,22 +164,24 @@ def test_the_thesiss_plan_holds_at_its_largest_rate_and_not_clearly_above(
 
 
 @st.composite
-def dags(draw: st.DrawFn) -> list[Operator]:
+def dags(draw: st.DrawFn) -> list[BudgetedOperator]:
     costs = draw(st.lists(st.floats(0.001, 10), min_size=1, max_size=8))
     return [
-        Operator(str(at), cost, tuple(map(str, draw(st.sets(st.integers(0, at - 1), max_size=3)) if at else ())))
+        BudgetedOperator(
+            str(at), cost, tuple(map(str, draw(st.sets(st.integers(0, at - 1), max_size=3)) if at else ()))
+        )
         for at, cost in enumerate(costs)
     ]
 
 
-def paths_to(name: str, operators: dict[str, Operator]) -> list[list[str]]:
+def paths_to(name: str, operators: dict[str, BudgetedOperator]) -> list[list[str]]:
     inputs = operators[name].inputs
     return [[*path, name] for before in inputs for path in paths_to(before, operators)] if inputs else [[name]]
 
 
 @settings(max_examples=50)
 @given(dags(), st.floats(0.01, 10))
-def test_budgets_use_the_bound_up_on_the_costliest_path_only(operators: list[Operator], bound_s: float) -> None:
+def test_budgets_use_the_bound_up_on_the_costliest_path_only(operators: list[BudgetedOperator], bound_s: float) -> None:
     # scalla fact 33
     budgets = {budget.name: budget.bound_s for budget in split_bound(bound_s, operators)}
     known = {operator.name: operator for operator in operators}
@@ -191,8 +193,8 @@ def test_budgets_use_the_bound_up_on_the_costliest_path_only(operators: list[Ope
 
 def test_what_is_no_dag_is_named() -> None:
     with pytest.raises(GraphError, match="cycle: a → b → a"):
-        split_bound(1.0, [Operator("a", 1.0, ("b",)), Operator("b", 1.0, ("a",))])
+        split_bound(1.0, [BudgetedOperator("a", 1.0, ("b",)), BudgetedOperator("b", 1.0, ("a",))])
     with pytest.raises(GraphError, match="'x'"):
-        split_bound(1.0, [Operator("a", 1.0, ("x",))])
+        split_bound(1.0, [BudgetedOperator("a", 1.0, ("x",))])
     with pytest.raises(GraphError, match="without cost"):
-        split_bound(1.0, [Operator("a", 0.0)])
+        split_bound(1.0, [BudgetedOperator("a", 0.0)])

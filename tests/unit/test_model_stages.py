@@ -12,14 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import UnstableError
-from headrace.model.buffers import Buffering, cuts_of, rows_of
+from headrace.model.buffers import Buffering, flushes_of, rows_of
 from headrace.model.quantiles import cantelli_quantile_s
-from headrace.model.stages import Stage, Transfer, path_of
+from headrace.model.stagephases import StagePhases, Transfer, path_of
 
 TRANSFER = Transfer(0.002, 1e-9, 0.001**2)
-READ = Stage("read", 50e-6, 50e-6**2, 300e-6)
-COUNT = Stage("count", 100e-6, 100e-6**2, 300e-6, 150e-6**2, item_bytes=100, transfer=TRANSFER)
-TOP = Stage("top", 50e-6, 50e-6**2, 300e-6, 150e-6**2, item_bytes=100, transfer=TRANSFER)
+READ = StagePhases("read", 50e-6, 50e-6**2, 300e-6)
+COUNT = StagePhases("count", 100e-6, 100e-6**2, 300e-6, 150e-6**2, item_bytes=100, transfer=TRANSFER)
+TOP = StagePhases("top", 50e-6, 50e-6**2, 300e-6, 150e-6**2, item_bytes=100, transfer=TRANSFER)
 
 SETTINGS = [
     ((READ, COUNT, TOP)[: len(subtasks)], subtasks, busy, Buffering(deadline_s))
@@ -76,7 +76,7 @@ def test_the_tail_that_epoch_gaps_make(busy: float, gap_s: float, epoch_s: float
 
 
 def test_a_buffer_that_fills_is_cut_before_its_deadline() -> None:
-    buffering = Buffering(0.020, most_bytes=10_000)
+    buffering = Buffering(0.020, max_bytes=10_000)
     stages = (READ, COUNT, replace(TOP, item_bytes=500.0))
     path = path_of(4000, stages, (4, 1, 1), buffering)
     latency_s = simulated.run(4000, stages, (4, 1, 1), buffering, seconds=10, seed=1).latency_s
@@ -99,10 +99,10 @@ def test_an_item_alone_waits_for_the_whole_deadline() -> None:
 def test_rows_hold_all_items_and_none_is_empty(
     items_per_s: float, opened_per_s: float, cv2: float, senders: int, receivers: int, deadline_s: float
 ) -> None:
-    cuts = cuts_of(opened_per_s, cv2, 0.0, Buffering(deadline_s))
-    rows = rows_of(cuts, items_per_s, senders, receivers)
+    flushes = flushes_of(opened_per_s, cv2, 0.0, Buffering(deadline_s))
+    rows = rows_of(flushes, items_per_s, senders, receivers)
     assert rows.per_s * rows.items == pytest.approx(items_per_s * senders / receivers)
-    assert rows.items >= 1 - 1e-9 and rows.seen_items >= 1 and 0 <= cuts.gathered.opener_share <= 1
+    assert rows.items >= 1 - 1e-9 and rows.seen_items >= 1 and 0 <= flushes.gathered.opener_share <= 1
 
 
 def test_results_that_leave_in_turn_are_earlier() -> None:
@@ -125,7 +125,7 @@ def test_polls_windows_and_rows_that_come_together_add_their_phases() -> None:
 
 
 def test_measured_arrivals_and_error_replace_the_assumption() -> None:
-    def queue_s(stage: Stage) -> float:
+    def queue_s(stage: StagePhases) -> float:
         path = path_of(8000, (READ, stage), (2, 1), Buffering(0.010))
         return next(phase.spread.mean_s for phase in path.phases if phase.name == "count: queue")
 

@@ -9,17 +9,17 @@ import pytest
 import simulated_thesis as simulated
 
 from headrace.errors import UnstableError
-from headrace.model.phases import Path
+from headrace.model.phases import PhasedPath
 from headrace.model.quantiles import cantelli_quantile_s, normal_quantile_s
-from headrace.model.thesis import Hardware, JobStatistics, Layout, Periods, path_of
+from headrace.model.thesis import JobStatistics, Periods, ThesisHardware, ThesisLayout, path_of
 
-NODE = Hardware(4, 4e9, 1e8, (0.0, 1e8), (2e8, 1e8))
+NODE = ThesisHardware(4, 4e9, 1e8, (0.0, 1e8), (2e8, 1e8))
 JOB = JobStatistics(1.0, 100, 100, 400e3, 400e3, batch_cycles=2e5)
 CORE_RATE_PER_S = 1e9 / 400e3
 SECONDS = 12.0
 
 SETTINGS = [
-    (Layout(*layout), Periods(*periods), busy)
+    (ThesisLayout(*layout), Periods(*periods), busy)
     for layout in ((1, 2, 2), (2, 2, 2), (4, 2, 2), (2, 1, 3))
     for periods in ((0.01, 0.2, 0.2), (0.01, 0.1, 0.2), (0.01, 0.2, 0.05), (0.005, 0.05, 0.05))
     for busy in (0.2, 0.5, 0.75)
@@ -27,7 +27,7 @@ SETTINGS = [
 """The thesis's defaults and shorter periods, light to heavy load; 48 in all."""
 
 
-def rate_of(layout: Layout, busy: float) -> float:
+def rate_of(layout: ThesisLayout, busy: float) -> float:
     return busy * layout.nodes * min(layout.mappers, layout.reducers) * CORE_RATE_PER_S
 
 
@@ -38,7 +38,7 @@ def run_of(at: int) -> simulated.Run:
 
 
 @cache
-def predicted(at: int, *, bounded: bool = True) -> Path:
+def predicted(at: int, *, bounded: bool = True) -> PhasedPath:
     """From the statistics of another, shorter run."""
     layout, periods, busy = SETTINGS[at]
     rate_per_s = rate_of(layout, busy)
@@ -66,7 +66,7 @@ def test_predicted_mean_and_quantiles_are_near_the_simulated() -> None:
 
 
 def test_each_phase_is_predicted_not_only_their_sum() -> None:
-    at = SETTINGS.index((Layout(2, 2, 2), Periods(0.01, 0.2, 0.2), 0.5))
+    at = SETTINGS.index((ThesisLayout(2, 2, 2), Periods(0.01, 0.2, 0.2), 0.5))
     for phase, measured_s in zip(predicted(at).phases, run_of(at).phases_s.mean(axis=0), strict=True):
         assert phase.spread.mean_s == pytest.approx(measured_s, rel=0.1, abs=0.001), phase.name
 
@@ -80,6 +80,6 @@ def test_cantelli_is_never_below_the_simulated_quantile(share: float) -> None:
 
 @pytest.mark.parametrize("busy", [1.0, 1.5])
 def test_a_rate_that_a_task_cannot_carry_is_refused(busy: float) -> None:
-    layout = Layout(2, 2, 2)
+    layout = ThesisLayout(2, 2, 2)
     with pytest.raises(UnstableError):
         path_of(rate_of(layout, busy), JOB, NODE, layout, Periods(0.01, 0.2, 0.2))

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from simulation import FAULTS, Driver, World, simulated_plan
 
+from headrace.driver import coordinator as epochs
+from headrace.driver.coordinator import Coordinator
+from headrace.driver.publishing import discard_failed, publish
 from headrace.runtime.plan import JobPlan
-from headrace.spark import epochs
-from headrace.spark.epochs import Coordinator
-from headrace.spark.publishing import discard_failed, publish
-from headrace.state.versions import Versions
+from headrace.state.durable.versions import Versions
 
 SEEDS = int(os.environ.get("HEADRACE_SEEDS", "200"))
 

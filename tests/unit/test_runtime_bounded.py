@@ -17,7 +17,7 @@ from headrace.errors import DataError, GraphError
 from headrace.graph.render import render
 from headrace.graph.stages import lay_out
 from headrace.graph.validate import validate
-from headrace.state.choosing import Chooser, DistinctKeys
+from headrace.state.index.choosing import Chooser, DistinctKeys
 from headrace.testing import LocalRun, run_local
 
 ENGINES = ["auto", "inc", "dinc", "dinc-space-saving", "dinc-marker", "mr"]
@@ -139,16 +139,16 @@ def test_coverage_is_told_and_kept(engine: str) -> None:
 
 # scalla fact 17: if the no-spill rule holds, nothing is written, and every frequent key is found, well covered
 def test_frequent_keys_are_found_without_disk(to_disk: list[int]) -> None:
-    least, share = 250, 0.7
-    job = job_of(hr.whole_input(), memory="400 KB", coverage=share, at_least={"n": least}, expect=N)
+    minimum, share = 250, 0.7
+    job = job_of(hr.whole_input(), memory="400 KB", coverage=share, at_least={"n": minimum}, expect=N)
     rows = run_local(job)["out"]
     truth = {key: n for key, (n, _) in reference().items()}
-    frequent = {key for key, n in truth.items() if n >= least}
+    frequent = {key for key, n in truth.items() if n >= minimum}
     assert len(frequent) >= 4 and not to_disk
     found = {row["k"]: row for row in rows}
     assert len(found) == len(rows) and frequent <= set(found)
     for key, row in found.items():
-        assert share * least <= row["n"] <= truth[key], "what is reported is almost as frequent, and never too high"
+        assert share * minimum <= row["n"] <= truth[key], "what is reported is almost as frequent, and never too high"
         assert row["coverage"] >= share, "of the records so far, if the answer was early"
 
 

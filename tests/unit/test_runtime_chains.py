@@ -87,7 +87,7 @@ def test_chains_may_move_at_any_moment(tmp_path: Path, seed: int) -> None:
     expected = run_local(chain_of(), mode="batch")
     dice = random.Random(seed)
     run = LocalRun(
-        chain_of(chain=bool(seed % 2)), tmp_path, chaining="dynamic", cut="2 ms", report="10 ms",
+        chain_of(chain=bool(seed % 2)), tmp_path, chaining="dynamic", flush="2 ms", report="10 ms",
         pause=lambda stage, index: dice.random() * 0.002,
     )  # fmt: skip
     assert len(run.plan.layout.stages) == 5 + 4
@@ -103,7 +103,7 @@ def test_chains_may_move_at_any_moment(tmp_path: Path, seed: int) -> None:
 
 
 def test_steps_run_where_orders_say(tmp_path: Path) -> None:
-    run = LocalRun(chain_of(), tmp_path, chaining="dynamic", cut="1 ms", report="5 ms")
+    run = LocalRun(chain_of(), tmp_path, chaining="dynamic", flush="1 ms", report="5 ms")
     layout = run.plan.layout
     joined = frozenset(e.id for e in layout.edges if e.border is None and e.source != "s")
     places = layout.places(joined)
@@ -131,12 +131,14 @@ def test_steps_run_where_orders_say(tmp_path: Path) -> None:
     assert served["a"] == {1} and served["b"] == {1, 2} and served["c"] >= {1, 3}
 
 
-def elastic(most: int = 4) -> hr.Job:
+def elastic(maximum: int = 4) -> hr.Job:
     job = hr.Job("elastic")
     s = job.source("s", numbered(2), event_time="t", parallelism=2)
-    a = s.map(lambda r: {**r, "a": r["n"] + 1}, name="a", parallelism=(1, 2, most))
+    a = s.map(lambda r: {**r, "a": r["n"] + 1}, name="a", parallelism=(1, 2, maximum))
     a.sink("seen", hr.collect())
-    sums = a.key_by("n").window(hr.tumbling("100 ms")).reduce(name="sums", total=hr.sum("a"), parallelism=(1, 2, most))
+    sums = (
+        a.key_by("n").window(hr.tumbling("100 ms")).reduce(name="sums", total=hr.sum("a"), parallelism=(1, 2, maximum))
+    )
     sums.sink("out", hr.collect())
     return job
 
@@ -148,11 +150,11 @@ def test_receivers_come_and_go(tmp_path_factory: Any, sizes: list[tuple[int, int
     expected = run_local(elastic(), mode="batch")
     dice = random.Random(seed)
     run = LocalRun(
-        elastic(), tmp_path_factory.mktemp("run"), cut="2 ms", report="10 ms",
+        elastic(), tmp_path_factory.mktemp("run"), flush="2 ms", report="10 ms",
         pause=lambda stage, index: dice.random() * 0.001,
     )  # fmt: skip
     layout = run.plan.layout
-    assert [(s.least, s.active, s.subtasks) for s in layout.stages] == [(2, 2, 2), (1, 2, 4), (1, 2, 4)]
+    assert [(s.minimum, s.active, s.subtasks) for s in layout.stages] == [(2, 2, 2), (1, 2, 4), (1, 2, 4)]
     moves = [Orders(i, active={1: a, 2: b}) for i, (a, b) in enumerate(sizes)]
     rows = rows_of(run, moves, every_s=0.07)
     for sink in ("seen", "out"):
@@ -161,7 +163,7 @@ def test_receivers_come_and_go(tmp_path_factory: Any, sizes: list[tuple[int, int
 
 
 def test_records_are_spread_evenly_over_the_active_receivers(tmp_path: Path) -> None:
-    run = LocalRun(elastic(), tmp_path, cut="1 ms", report="5 ms")
+    run = LocalRun(elastic(), tmp_path, flush="1 ms", report="5 ms")
     began = time.monotonic()
     rows_of(run, [Orders(1, active={1: 3})], every_s=0.0)
     got: dict[int, int] = defaultdict(int)

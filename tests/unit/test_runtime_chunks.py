@@ -9,11 +9,11 @@ import pytest
 
 import headrace as hr
 from headrace.connect.callback import callback
-from headrace.runtime.chunks import ChunkWriter
-from headrace.spark.compaction import is_long
-from headrace.state.loading import read_slice
-from headrace.state.segments import BlockRef
-from headrace.state.versions import SliceVersion
+from headrace.state.durable.chunks import ChunkWriter
+from headrace.state.durable.compaction import is_long
+from headrace.state.durable.loading import read_slice
+from headrace.state.durable.segments import BlockRef
+from headrace.state.durable.versions import SliceVersion
 from headrace.testing import LocalRun
 
 

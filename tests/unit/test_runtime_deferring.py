@@ -20,13 +20,13 @@ from headrace.graph.nodes import ReduceNode
 from headrace.graph.render import render
 from headrace.graph.stages import lay_out
 from headrace.graph.validate import validate
-from headrace.graph.windows import FOREVER_US, NEVER_US, CountWindow, SessionWindow
+from headrace.graph.windowing import FOREVER_US, NEVER_US, CountWindow, SessionWindow
 from headrace.runtime.batch import Batch
 from headrace.runtime.build import build_reduce
-from headrace.runtime.keyed import KeyedReduce
-from headrace.runtime.reducing import Place
-from headrace.runtime.usercode import Guard
-from headrace.state.changes import digest_of, merge_chain
+from headrace.runtime.operators.usercode import Guard
+from headrace.runtime.reduce.keyedreduce import KeyedReduce
+from headrace.runtime.reduce.reduce import Place
+from headrace.state.durable.changes import digest_of, merge_chain
 from headrace.testing import LocalRun, run_local
 
 MORE = int(os.environ.get("HEADRACE_EXAMPLES", "1"))

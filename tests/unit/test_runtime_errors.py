@@ -23,9 +23,9 @@ import headrace as hr
 from headrace.connect.collect import collect_sink, read_collected
 from headrace.connect.source import BadRecord, Poll
 from headrace.errors import DataError, SchemaError, UserCodeError
-from headrace.graph.windows import NEVER_US
-from headrace.runtime.times import check_time_type, event_times, own_watermarks
-from headrace.runtime.usercode import Guard, line_of, shorten
+from headrace.graph.windowing import NEVER_US
+from headrace.runtime.operators.eventtimes import check_time_type, event_times, own_watermarks
+from headrace.runtime.operators.usercode import Guard, line_of, shorten
 from headrace.testing import CRASH, LocalRun, run_local, scripted
 from headrace.testing.scripted import Scripted, ScriptedCrash, _Player
 
@@ -161,7 +161,7 @@ def test_a_huge_record_passes_and_is_shortened_in_errors(mode: str) -> None:
     job.source("s", scripted([huge]), event_time="t").key_by("k").window(hr.tumbling("1 s")).reduce(
         name="r", n=hr.count()
     ).sink("out", out())
-    (row,) = run_local(job, mode=mode, queue="1 MB", cut_bytes=1000)["out"]
+    (row,) = run_local(job, mode=mode, queue="1 MB", flush_bytes=1000)["out"]
     assert row["n"] == 1 and len(row["k"]) == 5_000_000
     failing = hr.Job("job")
     failing.source("s", scripted([GOOD, huge])).map(invert, name="step").sink("out", out())
@@ -335,7 +335,7 @@ BATCH_FUNCTIONS: dict[str, tuple[Any, Any]] = {
 @pytest.mark.parametrize("poll_rows", [1, 100])
 def test_batch_functions_keep_times(name: str, poll_rows: int, mode: str) -> None:
     fn, meaning = BATCH_FUNCTIONS[name]
-    got = run_local(batch_job(fn, TIMED), mode=mode, poll_rows=poll_rows, cut="0 ms")["out"]
+    got = run_local(batch_job(fn, TIMED), mode=mode, poll_rows=poll_rows, flush="0 ms")["out"]
     assert ref.bag(got) == windows(ref.flat_mapped(ref.enter([TIMED]), meaning))
 
 
@@ -348,7 +348,7 @@ def test_batch_functions_behind_windows_keep_times(mode: str) -> None:
     fn = lambda b: pa.concat_batches([b.slice(0, 1), b])  # noqa: E731
     job = batch_job(fn, TIMED, before=per_window, chain=False)
     first = ref.time_windows(ref.enter([TIMED]), ["k"], 5000, 5000, {"v": ref.total("v")})
-    got = run_local(job, mode=mode, cut="0 ms", poll_rows=1, parallelism=1)["out"]
+    got = run_local(job, mode=mode, flush="0 ms", poll_rows=1, parallelism=1)["out"]
     rows = {row["window_end"]: row["n"] for row in got}
     exact = ref.time_windows(ref.emitted(first), ["k"], 10_000, 10_000, {"n": ref.count()})
     assert set(rows) == {row["window_end"] for row in exact}

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from headrace.errors import CorruptionError, ProtocolError
 from headrace.graph.stages import Edge
 from headrace.runtime.batch import Batch, concat, from_wire, to_wire
-from headrace.runtime.frames import Frame, Kind, decode, external_row, read_ipc
-from headrace.runtime.inbound import Inbound
-from headrace.runtime.meter import ChannelMeter
-from headrace.runtime.operators import Operator
-from headrace.runtime.stamps import Stamp
+from headrace.runtime.metering.meter import ChannelMeter
+from headrace.runtime.metering.stamps import Stamp
+from headrace.runtime.operators.operator import Operator
+from headrace.runtime.wire.frames import Frame, Kind, decode, external_row, read_ipc
+from headrace.runtime.wire.inbound import Inbound
 
 FRAMES = st.builds(
     lambda kind, edge, sender, sequence, watermark, slices, body: Frame(

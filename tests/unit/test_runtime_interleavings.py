@@ -18,20 +18,20 @@ from hypothesis import strategies as st
 from reference import NEVER_US, Seen
 
 import headrace as hr
+from headrace.driver.schemafinding import _step
 from headrace.graph.nodes import JoinNode, ReduceNode
-from headrace.graph.windows import FOREVER_US, SessionWindow, TimeWindow
+from headrace.graph.windowing import FOREVER_US, SessionWindow, TimeWindow
 from headrace.runtime.batch import Batch
 from headrace.runtime.build import build_reduce
-from headrace.runtime.edges import Combiner
-from headrace.runtime.forms import Forms
-from headrace.runtime.infer import _step
-from headrace.runtime.joining import Join, join_schema
-from headrace.runtime.operators import Operator
-from headrace.runtime.paned import PanedReduce
-from headrace.runtime.reducing import Place
-from headrace.runtime.usercode import Guard
-from headrace.state.changes import Change, digest_of, merge_chain
-from headrace.state.table import Partials
+from headrace.runtime.operators.joins import Join, join_schema
+from headrace.runtime.operators.operator import Operator
+from headrace.runtime.operators.usercode import Guard
+from headrace.runtime.reduce.forms import Forms
+from headrace.runtime.reduce.paned import PanedReduce
+from headrace.runtime.reduce.reduce import Place
+from headrace.runtime.wire.edges import Combiner
+from headrace.state.durable.changes import Change, digest_of, merge_chain
+from headrace.state.table.rowtable import Partials
 
 SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64())])
 SLICES = 3
@@ -116,7 +116,7 @@ def play(rig: Rig, parts: list[list[Seen]], lateness: int, data: st.DataObject, 
     at = [0] * len(parts)
     newest = [NEVER_US] * len(parts)
 
-    def promised(port: int) -> int:
+    def expecting(port: int) -> int:
         mine = [p for p in range(len(parts)) if p % ports == port or ports == 1]
         reached = [FOREVER_US if at[p] >= len(parts[p]) else newest[p] - lateness for p in mine]
         return min(reached, default=FOREVER_US)
@@ -135,7 +135,7 @@ def play(rig: Rig, parts: list[list[Seen]], lateness: int, data: st.DataObject, 
             newest[p] = max(newest[p], *(one.time_us for one in taken))
         elif action == "watermark":
             for port in range(ports):
-                rig.operator.watermark(port, promised(port))
+                rig.operator.watermark(port, expecting(port))
         elif action == "chunk":
             rig.chunk()
         else:

@@ -24,14 +24,14 @@ from headrace.measure.recent import Recent
 from headrace.measure.report import ChannelReport, Report, SubtaskReport
 from headrace.measure.sketches import Latencies, merged
 from headrace.measure.wire import unpack, unpack_flow
-from headrace.runtime import edges
 from headrace.runtime.batch import Batch, concat
-from headrace.runtime.edges import EdgeWriter
-from headrace.runtime.frames import Frame, decode
-from headrace.runtime.meter import ChannelMeter, StepMeter
+from headrace.runtime.metering.meter import ChannelMeter, StepMeter
+from headrace.runtime.metering.stamps import Stamp, tagged
+from headrace.runtime.metering.tallies import Ages, Held, Tally
 from headrace.runtime.orders import Orders
-from headrace.runtime.stamps import Stamp, tagged
-from headrace.runtime.tallies import Ages, Held, Tally
+from headrace.runtime.wire import edges
+from headrace.runtime.wire.edges import EdgeWriter
+from headrace.runtime.wire.frames import Frame, decode
 from headrace.testing import LocalRun
 
 REPORT_S = 0.1
@@ -102,7 +102,7 @@ def test_tagged_records_take_as_long_as_the_sum_of_the_parts(tmp_path: Path, ful
 # latency-guarantees fact 3, nephele-qos fact 1: no source has a latency, no sink a read-write one; read-ready is usual
 def test_every_step_has_what_is_defined_for_it(full: Measured) -> None:
     for step in ("first", "work", "sink"):
-        assert full.total(step, "latency_ms") and full.total(step, "service_ms") and full.total(step, "gap_ms")
+        assert full.total(step, "latency_ms") and full.total(step, "service_ms") and full.total(step, "interarrival_ms")
         assert sum(s.items for s in full.of(step)) == 3000
     assert sum(s.items for s in full.of("src")) == 3000
     assert full.total("src", "latency_ms") is None and full.total("src", "service_ms") is None
@@ -118,7 +118,7 @@ def test_service_is_counted_per_buffer_and_latency_per_item(full: Measured) -> N
     buffers = sum(c.buffers for c in full.channels())
     assert service is not None and latency is not None
     assert service.n == buffers and latency.n == sum(c.items for c in full.channels()) == 3000
-    gap = full.total("work", "gap_ms")
+    gap = full.total("work", "interarrival_ms")
     assert gap is not None and gap.n == buffers - 1
     assert gap.mean * gap.n == pytest.approx(1000, rel=0.5), "gaps fill the second that the source took"
 
@@ -162,7 +162,7 @@ def test_a_tenth_of_the_buffers_tells_the_same(tmp_path: Path, monkeypatch: pyte
             served(meter, frame, queued_us, now_us)
 
     monkeypatch.setattr(ChannelMeter, "served", watched)
-    Measured(path_job(4000, 6000), tmp_path, cut="2 ms")
+    Measured(path_job(4000, 6000), tmp_path, flush="2 ms")
     (full,), (sampled,) = every.take(0), tenth.take(0)
     assert (sampled.items, sampled.buffers) == (full.items, full.buffers) and full.items == 6000
     assert full.lifetime_ms is not None and sampled.lifetime_ms is not None and full.lifetime_ms.n == full.buffers
@@ -231,9 +231,9 @@ def one(value: int, born_us: int = 0) -> Batch:
     return Batch(pa.record_batch({"v": [value]}), np.zeros(1, np.int64), born_us)
 
 
-def cut(writer: EdgeWriter) -> Frame:
+def flush(writer: EdgeWriter) -> Frame:
     rows: list[list[bytes]] = [[]]
-    writer.cut(rows)
+    writer.flush(rows)
     (frame,) = decode(b"".join(rows[0]))
     return frame
 
@@ -254,7 +254,7 @@ def test_an_item_waits_half_a_buffers_life(clock: Clock) -> None:
         for item in range(9):
             writer.receive(0, one(item))
             clock.now_us += 1000 if item < 8 else 0
-        meter.served(cut(writer), clock.now_us + 2000, clock.now_us + 5000)
+        meter.served(flush(writer), clock.now_us + 2000, clock.now_us + 5000)
         clock.now_us += 3000 * buffer
     (report,) = meter.take(0)
     assert (report.items, report.buffers) == (45, 5)
@@ -267,8 +267,8 @@ def test_an_item_waits_half_a_buffers_life(clock: Clock) -> None:
 
 # nephele-qos fact 11: lifetime of one-item buffers ≈ 0, however long the next one takes to come
 def test_a_buffer_of_one_item_has_no_life(tmp_path: Path) -> None:
-    run = Measured(path_job(rate=100, total=60), tmp_path, cut="0 ms", poll_rows=1, sample_share=1.0)
-    lifetime, gap = merge(c.lifetime_ms for c in run.channels()), run.total("work", "gap_ms")
+    run = Measured(path_job(rate=100, total=60), tmp_path, flush="0 ms", poll_rows=1, sample_share=1.0)
+    lifetime, gap = merge(c.lifetime_ms for c in run.channels()), run.total("work", "interarrival_ms")
     assert lifetime is not None and gap is not None
     assert lifetime.n == 60 and lifetime.mean < 2 and gap.mean > 8
 
@@ -277,7 +277,7 @@ def test_transfer_is_measured_across_clocks_that_disagree(clock: Clock) -> None:
     # The sender's clock is 40 ms behind the driver's, the receiver's 1 s ahead of it.
     writer, meter = writer_of(Stamp(offset_us=40_000)), channel(Stamp(offset_us=-1_000_000))
     writer.receive(0, one(1, born_us=clock.now_us - 7000))
-    frame = cut(writer)
+    frame = flush(writer)
     assert (frame.born_us, frame.tagged_us) == (clock.now_us + 33_000, clock.now_us + 33_000)
     arrives_us = clock.now_us + 40_000 + 1_000_000 + 2500
     meter.served(frame, arrives_us, arrives_us + 100)
@@ -325,14 +325,14 @@ def test_a_buffer_that_is_not_tagged_counts_if_no_other_came(clock: Clock) -> No
     seen = []
     for _ in range(40):
         writer.receive(0, one(0))
-        meter.served(cut(writer), clock.now_us + 2000, clock.now_us + 3000)
+        meter.served(flush(writer), clock.now_us + 2000, clock.now_us + 3000)
         (report,) = meter.take(0)
         seen.append(report.transfer_ms)
     assert seen == [Moments(1, 2.0)] * 40
     slow_us = 9_000_000
     for _ in range(40):  # of many, only the tagged count, and not the first as well
         writer.receive(0, one(0))
-        meter.served(cut(writer), clock.now_us + slow_us, clock.now_us + slow_us)
+        meter.served(flush(writer), clock.now_us + slow_us, clock.now_us + slow_us)
         slow_us = 2000
     (report,) = meter.take(0)
     assert report.transfer_ms == Moments(4, 2.0)

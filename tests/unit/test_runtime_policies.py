@@ -9,7 +9,7 @@ from scipy.stats import beta
 
 from headrace.config import SCHEDULES, Settings, Transition
 from headrace.errors import ConfigError
-from headrace.runtime.policies import (
+from headrace.runtime.scheduling.disciplines import (
     DeadlineFirst,
     Head,
     Hybrid,
@@ -20,7 +20,7 @@ from headrace.runtime.policies import (
     make_policy,
     memory_weight,
 )
-from headrace.runtime.profiling import Measured
+from headrace.runtime.scheduling.profiling import StepProfile
 
 BURST = {
     "A": Profile(1000, 1, 1, 200, 10),
@@ -126,7 +126,7 @@ def test_the_earliest_deadline_counts() -> None:
 
 
 def test_a_profile_is_what_was_measured_lately() -> None:
-    measured = Measured(fan_out=2)
+    measured = StepProfile(fan_out=2)
     assert measured.profile() is None
     for _ in range(200):
         measured.add(10, 5000, 30, 600, 1_000_000)

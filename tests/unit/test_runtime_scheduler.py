@@ -20,16 +20,16 @@ from test_runtime_interleavings import Catcher, batch_of, entering, partitions
 
 import headrace as hr
 from headrace.config import SCHEDULES, Schedule, Settings
-from headrace.graph.windows import FOREVER_US, NEVER_US, TimeWindow
-from headrace.runtime import scheduler as scheduling
+from headrace.driver.planning import plan_job
+from headrace.graph.windowing import FOREVER_US, NEVER_US, TimeWindow
 from headrace.runtime.build import build_operators
-from headrace.runtime.inbox import Inbox
 from headrace.runtime.orders import Orders
 from headrace.runtime.plan import JobPlan
-from headrace.runtime.policies import Head
-from headrace.runtime.pressure import Pressure
-from headrace.runtime.scheduler import Scheduler
-from headrace.spark.planning import plan_job
+from headrace.runtime.scheduling import scheduler as scheduling
+from headrace.runtime.scheduling.disciplines import Head
+from headrace.runtime.scheduling.pressure import Pressure
+from headrace.runtime.scheduling.scheduler import Scheduler
+from headrace.runtime.wire.inbox import Inbox
 from headrace.testing import PAUSE, LocalRun, run_local, scripted
 
 QUEUED = [name for name in SCHEDULES if name != "direct"]
@@ -93,7 +93,7 @@ class Stage:
         self.given += 1
         self.operators["w"].receive(0, batch_of(members))
 
-    def promise(self, watermark_us: int) -> None:
+    def follow(self, watermark_us: int) -> None:
         self.asked.append((watermark_us, self.given))
         self.operators["w"].watermark(0, watermark_us)
 
@@ -113,18 +113,18 @@ def test_any_order_of_work(
     stage = Stage(plan_of(*shape), data)
     at, newest = [0] * len(parts), [NEVER_US] * len(parts)
     while any(at[p] < len(part) for p, part in enumerate(parts)):
-        match data.draw(st.sampled_from(["records", "records", "promise", "work", "work"])):
+        match data.draw(st.sampled_from(["records", "records", "watermark", "work", "work"])):
             case "records":
                 p = data.draw(st.sampled_from([p for p in range(len(parts)) if at[p] < len(parts[p])]))
                 one = parts[p][at[p]]
                 at[p], newest[p] = at[p] + 1, max(newest[p], one.time_us)
                 stage.receive([one])
-            case "promise":
+            case "watermark":
                 reached = [FOREVER_US if at[p] >= len(parts[p]) else newest[p] - lateness for p in range(len(parts))]
-                stage.promise(min(reached))
+                stage.follow(min(reached))
             case _:
                 stage.scheduler.turn()
-    stage.promise(FOREVER_US)
+    stage.follow(FOREVER_US)
     while stage.scheduler.waiting:
         stage.scheduler.turn()
     expected = ref.time_windows([one for part in parts for one in part], ["k"], *shape, {"n": ref.count()})
@@ -146,7 +146,7 @@ def test_any_schedule_gives_the_reference(
     mode = data.draw(st.sampled_from(["realtime", "realtime", "microbatch", "batch"]))
     got = run_local(
         job, mode=mode, seed=seed, schedule=schedule, parallelism=data.draw(st.integers(1, 3)), slices=7,
-        poll_rows=data.draw(st.sampled_from([1, 5, 1000])), budget=data.draw(st.sampled_from([1000, 10**6])), cut="1 ms",
+        poll_rows=data.draw(st.sampled_from([1, 5, 1000])), budget=data.draw(st.sampled_from([1000, 10**6])), flush="1 ms",
     )  # fmt: skip
     assert_equal(got, expected)
 
@@ -166,7 +166,7 @@ def test_a_straggler_holds_nobody_back(schedule: str, tmp_path: Path) -> None:
     records = [{"k": f"k{i % 16}", "v": i} for i in range(240)]
     job = hr.Job("straggler")
     job.source("s", scripted(records)).key_by("k").process(straggle, name="straggle").sink("out", hr.collect())
-    run = LocalRun(job, tmp_path, schedule=schedule, report="5 ms", cut="1 ms", poll_rows=8)
+    run = LocalRun(job, tmp_path, schedule=schedule, report="5 ms", flush="1 ms", poll_rows=8)
     run.run(seconds=20)
     rows = run.rows("out")
     run.close()
@@ -188,7 +188,7 @@ def test_the_schedule_changes_while_a_job_runs(tmp_path: Path) -> None:
     job = hr.Job("changing")
     followed = job.source("s", scripted(script), event_time="t").map(follow, name="follow")
     followed.key_by("k").window(hr.tumbling("1 s")).reduce(name="n", n=hr.count()).sink("out", hr.collect())
-    run = LocalRun(job, tmp_path, parallelism=1, report="1 ms", cut="1 ms", poll_rows=1)
+    run = LocalRun(job, tmp_path, parallelism=1, report="1 ms", flush="1 ms", poll_rows=1)
     run.run(seconds=20)
     rows, seen = run.rows("out"), {report["backlog"]["schedule"] for report in run.reports}
     run.close()
@@ -258,7 +258,7 @@ def test_state_counts_against_the_budget(tmp_path: Path) -> None:
     job = hr.Job("state")
     job.source("s", scripted(records)).key_by("k").reduce(name="n", n=hr.count()).sink("out", hr.collect())
     run = LocalRun(
-        job, tmp_path, parallelism=1, schedule="hybrid", budget="10 KB", report="2 ms", cut="1 ms", poll_rows=50
+        job, tmp_path, parallelism=1, schedule="hybrid", budget="10 KB", report="2 ms", flush="1 ms", poll_rows=50
     )
     run.run(seconds=20)
     rows, figures = run.rows("out"), [r["backlog"] for r in run.reports if r["stage"] == 1]

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import DataError
-from headrace.runtime.deadlinenodes import Node
-from headrace.runtime.deadlines import (
+from headrace.runtime.shedding.deadlinenodes import Node
+from headrace.runtime.shedding.deadlines import (
     Item,
     KeyPlace,
     RecordCosts,
@@ -24,17 +24,17 @@ from headrace.runtime.deadlines import (
     items_of,
     window_deadline_us,
 )
-from headrace.runtime.deadlinetree import DeadlineTree
-from headrace.runtime.schedulable import largest_schedulable
-from headrace.runtime.shedding import CostAware, EarliestDeadline, InOrder, Shedder
+from headrace.runtime.shedding.deadlinetree import DeadlineTree
+from headrace.runtime.shedding.schedulable import largest_schedulable
+from headrace.runtime.shedding.shedders import CostAware, EarliestDeadline, InOrder, Shedder
 
 POLICIES: list[Callable[[], Shedder]] = [InOrder, EarliestDeadline, CostAware]
 
 
-def _items(most_count: int = 3, windows: int = 1, most: int = 8) -> st.SearchStrategy[list[Item]]:
+def _items(most_count: int = 3, windows: int = 1, maximum: int = 8) -> st.SearchStrategy[list[Item]]:
     cost_ns = st.sampled_from([1000, 2000, 3000]) | st.integers(1, 9000)  # equal costs are where versions could differ
     item = st.builds(Item, st.integers(1, 30), cost_ns, st.integers(1, most_count), st.integers(1, windows))
-    return st.lists(item, max_size=most)
+    return st.lists(item, max_size=maximum)
 
 
 def _schedulable(records: tuple[Item, ...], now_us: int) -> bool:
@@ -46,7 +46,7 @@ def _schedulable(records: tuple[Item, ...], now_us: int) -> bool:
     return True
 
 
-def _most(items: list[Item], now_us: int) -> int:
+def _max(items: list[Item], now_us: int) -> int:
     """By trying all subsets of records."""
     records = [item for item in items for _ in range(item.count)]
     sizes = range(len(records), -1, -1)
@@ -59,11 +59,11 @@ def _count(items: list[Item]) -> int:
 
 # scalla fact 34: the kept set has the size of the brute-force maximum, in both versions
 @settings(max_examples=150)
-@given(items=_items(most_count=2, most=6), now_us=st.integers(0, 20))
+@given(items=_items(most_count=2, maximum=6), now_us=st.integers(0, 20))
 def test_kept_set_is_a_maximum(items: list[Item], now_us: int) -> None:
     shedder = CostAware()
     shedder.release(items, now_us)
-    assert _count(shedder.kept()) == _count(largest_schedulable(items, now_us)) == _most(items, now_us)
+    assert _count(shedder.kept()) == _count(largest_schedulable(items, now_us)) == _max(items, now_us)
 
 
 # scalla fact 34: tree and heap agree, record by record, while batches come and items are handed out
@@ -86,7 +86,7 @@ def test_tree_and_heap_agree(steps: list[tuple[list[Item], int, int]]) -> None:
 
 
 # scalla fact 35: no kept record misses its deadline if costs are exact and nothing new arrives
-@given(items=_items(most_count=30, windows=4, most=20), now_us=st.integers(0, 10))
+@given(items=_items(most_count=30, windows=4, maximum=20), now_us=st.integers(0, 10))
 def test_what_is_kept_is_in_time(items: list[Item], now_us: int) -> None:
     shedder = CostAware()
     shedder.release(items, now_us)

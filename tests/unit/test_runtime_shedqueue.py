@@ -18,8 +18,8 @@ import headrace as hr
 from headrace.errors import GraphError, UnitError
 from headrace.graph.paths import bound_through
 from headrace.runtime.batch import Batch
-from headrace.runtime.queues import Waiting
-from headrace.runtime.shedqueue import OnDisk, ShedQueue
+from headrace.runtime.scheduling.queues import QueuedBuffer
+from headrace.runtime.shedding.shedqueue import OnDisk, ShedQueue
 from headrace.testing import LocalRun, run_local, scripted
 
 
@@ -31,9 +31,9 @@ class Clock:
         return self.us
 
 
-def buffer(first: int, rows: int, born_us: int) -> Waiting:
+def buffer(first: int, rows: int, born_us: int) -> QueuedBuffer:
     records = pa.record_batch([pa.array(np.arange(first, first + rows))], ["id"])
-    return Waiting(0, Batch(records, np.zeros(rows, np.int64), born_us), born_us, rows, records.nbytes)
+    return QueuedBuffer(0, Batch(records, np.zeros(rows, np.int64), born_us), born_us, rows, records.nbytes)
 
 
 def every_third(batch: Batch) -> Any:
@@ -48,7 +48,7 @@ def test_every_record_is_processed_once_or_shed(on_disk: OnDisk | None, data: st
     clock = Clock()
     queue = ShedQueue(200, on_disk, clock)
     waiting: set[int] = set()
-    promised: deque[tuple[int, set[int]]] = deque()
+    expecting: deque[tuple[int, set[int]]] = deque()
     processed: list[int] = []
     given_in = 0
 
@@ -63,30 +63,30 @@ def test_every_record_is_processed_once_or_shed(on_disk: OnDisk | None, data: st
         return True
 
     def keep() -> None:
-        while (promise := queue.kept_promise()) is not None:
-            while promised and promised[0][0] <= promise.watermark_us:
-                _, before = promised.popleft()
+        while (follow := queue.kept_watermark()) is not None:
+            while expecting and expecting[0][0] <= follow.watermark_us:
+                _, before = expecting.popleft()
                 left = {i for item in queue._shedder.kept() for i in item.batch.batch.records.column("id").to_pylist()}
                 assert not before & left, "a promise overtook records that still wait"
 
     for _ in range(data.draw(st.integers(1, 25))):
-        match data.draw(st.sampled_from(["put", "put", "promise", "work"])):
+        match data.draw(st.sampled_from(["put", "put", "watermark", "work"])):
             case "put":
                 rows = data.draw(st.integers(1, 9))
                 queue.put(buffer(given_in, rows, clock.us - data.draw(st.integers(0, 250))))
                 waiting |= set(range(given_in, given_in + rows))
                 given_in += rows
                 clock.us += data.draw(st.integers(0, 40))
-            case "promise":
-                promised.append((len(promised) + given_in * 100, set(waiting)))
-                queue.promise(0, promised[-1][0])
+            case "watermark":
+                expecting.append((len(expecting) + given_in * 100, set(waiting)))
+                queue.follow(0, expecting[-1][0])
             case _:
                 work()
         keep()
     while work():
         keep()
     keep()
-    assert queue.empty and not promised and queue.nbytes == 0 and queue.born_us is None
+    assert queue.empty and not expecting and queue.nbytes == 0 and queue.born_us is None
     figures = queue.figures
     assert len(processed) == len(set(processed)) == figures.processed
     assert figures.processed + figures.shed == figures.received == given_in
@@ -136,7 +136,7 @@ def slow_job(**options: Any) -> hr.Job:
 
 def played(job: hr.Job, checkpoint: Path, **options: Any) -> tuple[int, dict[str, int], list[dict[str, Any]]]:
     """Records that are in the results, the counters, and the reports' figures about shedding."""
-    run = LocalRun(job, checkpoint, parallelism=2, report="10 ms", cut="1 ms", poll_rows=20, **options)
+    run = LocalRun(job, checkpoint, parallelism=2, report="10 ms", flush="1 ms", poll_rows=20, **options)
     run.run(seconds=20)
     counted = counters(run)
     rows = run.rows("out")

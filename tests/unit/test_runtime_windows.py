@@ -22,11 +22,11 @@ from workflows import MS, out
 import headrace as hr
 from headrace.connect.source import Offset, Poll
 from headrace.graph.nodes import SourceNode
-from headrace.graph.windows import IDLE_US, NEVER_US, TimeWindow
+from headrace.graph.windowing import IDLE_US, NEVER_US, TimeWindow
 from headrace.runtime.batch import Batch
-from headrace.runtime.ends import Source
-from headrace.runtime.usercode import Guard
-from headrace.runtime.windowed import first_end, last_end
+from headrace.runtime.operators.sources import SourceOperator
+from headrace.runtime.operators.usercode import Guard
+from headrace.runtime.reduce.direct import first_end, last_end
 from headrace.schemas import to_schema
 from headrace.testing import PAUSE, LocalRun, run_local, scripted
 
@@ -246,7 +246,7 @@ def test_early_results_come_once(window: Any, mode: str) -> None:
     s = job.source("s", scripted(records(*range(600, 640)) + records(700, 710, k="b")), event_time="t")
     full = hr.reducer(init=int, update=lambda n, r: n + 1, combine=lambda a, b: a + b, early=lambda n: n >= 10)
     s.key_by("k").window(window).reduce(name="r", n=full).sink("out", out())
-    rows = run_local(job, mode=mode, poll_rows=4, cut="0 ms")["out"]
+    rows = run_local(job, mode=mode, poll_rows=4, flush="0 ms")["out"]
     by_window: dict[Any, list[int]] = {}
     for row in rows:
         by_window.setdefault((row["k"], row.get("window_end")), []).append(row["n"])
@@ -338,7 +338,7 @@ class Heard:
 def test_records_that_spark_read_are_late_against_earlier_epochs_only(tmp_path: Path) -> None:
     """Their order within a micro-batch means nothing."""
     node = SourceNode("s", Fed(), "t")
-    source = Source(node, to_schema(SCHEMA), Guard("s", "fail"), 2, tmp_path, 1, eager=False)
+    source = SourceOperator(node, to_schema(SCHEMA), Guard("s", "fail"), 2, tmp_path, 1, eager=False)
     heard = Heard()
     source.outputs = [(heard, 0)]
     source.restored([0])
@@ -356,7 +356,9 @@ def test_records_that_spark_read_are_late_against_earlier_epochs_only(tmp_path: 
 
 
 def test_a_fed_subtask_without_records_holds_nobody_back(tmp_path: Path) -> None:
-    source = Source(SourceNode("s", Fed(), "t"), to_schema(SCHEMA), Guard("s", "fail"), 2, tmp_path, 1, eager=False)
+    source = SourceOperator(
+        SourceNode("s", Fed(), "t"), to_schema(SCHEMA), Guard("s", "fail"), 2, tmp_path, 1, eager=False
+    )
     heard = Heard()
     source.outputs = [(heard, 0)]
     source.restored([1])

@@ -15,10 +15,10 @@ from workflows import MS, out
 
 import headrace as hr
 from headrace.errors import ProtocolError
-from headrace.graph.windows import FOREVER_US, IDLE_US, NEVER_US
-from headrace.runtime.frames import Frame, Kind, decode
-from headrace.runtime.inbox import End, Inbox, Row, read_into
-from headrace.runtime.operators import lowest_of
+from headrace.graph.windowing import FOREVER_US, IDLE_US, NEVER_US
+from headrace.runtime.operators.operator import lowest_of
+from headrace.runtime.wire.frames import Frame, Kind, decode
+from headrace.runtime.wire.inbox import End, Inbox, Row, read_into
 from headrace.testing import LocalRun, run_local, scripted
 from headrace.testing.local import _Pipe
 
@@ -42,7 +42,9 @@ def expected() -> dict[str, list[Any]]:
 
 
 @pytest.mark.parametrize("mode", ["realtime", "microbatch", "batch"])
-@pytest.mark.parametrize("options", [{"cut": "0 ms", "poll_rows": 7}, {"cut_bytes": 1, "poll_rows": 3}, {"cut": "1 s"}])
+@pytest.mark.parametrize(
+    "options", [{"flush": "0 ms", "poll_rows": 7}, {"flush_bytes": 1, "poll_rows": 3}, {"flush": "1 s"}]
+)
 def test_every_channel_is_in_order_and_accounted_for(
     mode: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -79,7 +81,7 @@ def test_every_channel_is_in_order_and_accounted_for(
 @pytest.mark.parametrize("slow", [(0, 0), (0, 1), (1, 0), (1, 1)])
 def test_a_slow_subtask_changes_no_answer(slow: tuple[int, int], tmp_path: Path) -> None:
     pause: Callable[[int, int], float] = lambda stage, index: 0.01 if (stage, index) == slow else 0.0  # noqa: E731
-    run = LocalRun(job(), tmp_path, pause=pause, report="5 ms", cut="1 ms", poll_rows=10)
+    run = LocalRun(job(), tmp_path, pause=pause, report="5 ms", flush="1 ms", poll_rows=10)
     run.run(seconds=5)
     got = {sink: ref.bag(run.rows(sink)) for sink in ("out", "p-out")}
     run.close()

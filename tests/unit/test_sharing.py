@@ -20,11 +20,11 @@ from workflows import MS, out
 import headrace as hr
 from headrace.config import Settings
 from headrace.connect.collect import collect_sink, read_collected
+from headrace.driver.planning import plan_job
 from headrace.graph.nodes import PaneNode
-from headrace.graph.windows import FOREVER_US
+from headrace.graph.windowing import FOREVER_US
 from headrace.runtime.batch import Batch
 from headrace.runtime.build import build_operators
-from headrace.spark.planning import plan_job
 from headrace.testing import LocalRun, run_local, scripted
 
 MODES = ("realtime", "microbatch", "batch")
@@ -110,7 +110,7 @@ def test_shared_panes_change_no_answer(
         keyed.window(window).reduce(name=f"w{i}", **ours).sink(f"w{i}-out", out())
         wanted[f"w{i}-out"] = ref.time_windows(seen, ["k"], size * MS, every * MS, theirs)
     with tempfile.TemporaryDirectory() as checkpoint:
-        options: dict[str, Any] = {"slices": 5, "poll_rows": 4, "cut": "1 ms", "share": share}
+        options: dict[str, Any] = {"slices": 5, "poll_rows": 4, "flush": "1 ms", "share": share}
         got = play(job, source, Path(checkpoint), mode=mode, acts=3, seed=seed, **options)
     assert {name: ref.bag(rows) for name, rows in got.items()} == {name: ref.bag(rows) for name, rows in wanted.items()}
 

@@ -12,14 +12,14 @@ from pyspark import SparkConf
 import headrace as hr
 from headrace.config import Settings
 from headrace.control.executors import PATIENCE_S, ExecutorPolicy
+from headrace.driver import provisioning as executors
+from headrace.driver.journal import Journal
+from headrace.driver.planning import plan_job
+from headrace.driver.provisioning import Executors
 from headrace.errors import ConfigError, EnvironmentMissingError
 from headrace.graph.slots import elastic_legs
 from headrace.runtime.plan import JobPlan
-from headrace.spark import executors
-from headrace.spark.executors import Executors
 from headrace.spark.fleet import refusal
-from headrace.spark.journal import Journal
-from headrace.spark.planning import plan_job
 from headrace.testing import scripted
 
 POLICY = ExecutorPolicy(1, 3, 4, calm_cycles=3)
@@ -110,7 +110,7 @@ def test_more_executors_register_warm_up_and_are_used_at_the_border(plan: JobPla
     warmed.set()
     while not run.ready:
         run.turn(8.0, plan.layout, wanted)
-    plan = run.settle(plan, wanted)
+    plan = run.laid_out(plan, wanted)
     assert work(plan) == (7, 8) and not run.ready and not fleet.killed
     run.began(10.0, 2.5)
     for event in ("2 → 3", "all 3 executors are there after 6.0 s", "went from 2 to 3", "the restart took 2.5 s"):
@@ -130,11 +130,11 @@ def test_fewer_executors_leave_between_two_queries(plan: JobPlan) -> None:
         assert not run.ready
         run.turn(cycle, plan.layout, {1: 1})
     assert run.ready and not fleet.killed, "tasks still run there"
-    plan = run.settle(plan, {1: 1})
+    plan = run.laid_out(plan, {1: 1})
     assert fleet.killed == ["1"] and fleet.requested[-1] == 1 and work(plan) == (1, 1)
     run.began(4.0, 1.5)
     assert "effective: executors of the job went from 2 to 1" in said(journal), "although Spark still lists it"
-    assert run.settle(plan, {1: 1}) is plan, "a restart for another reason changes nothing"
+    assert run.laid_out(plan, {1: 1}) is plan, "a restart for another reason changes nothing"
 
 
 def test_a_release_is_withdrawn_if_the_load_comes_back_before_the_border(plan: JobPlan) -> None:
@@ -151,10 +151,10 @@ def test_a_release_is_withdrawn_if_the_load_comes_back_before_the_border(plan: J
 def test_executors_that_do_not_come_are_no_longer_waited_for(plan: JobPlan, came: int, total: int) -> None:
     fleet = Numbers(2)
     run, journal = managed(fleet)
-    plan = run.settle(run.begin(plan), {1: 1})
+    plan = run.laid_out(run.begin(plan), {1: 1})
     for cycle in range(3):
         run.turn(cycle, plan.layout, {1: 1})
-    plan = run.settle(plan, {1: 1})  # one is left
+    plan = run.laid_out(plan, {1: 1})  # one is left
     fleet.there.remove("1")
     run.began(3.0, 1.0)
     run.turn(4.0, plan.layout, {1: 8})
@@ -183,12 +183,12 @@ def test_a_lost_executor_leaves_a_smaller_job(plan: JobPlan) -> None:
     run, _ = managed(fleet)
     plan = run.begin(plan)
     fleet.there.remove("0")
-    plan = run.settle(plan, {1: 2})
+    plan = run.laid_out(plan, {1: 2})
     assert work(plan) == (1, 1) and plan.layout.slots == 4
     fleet.there.clear()
     run._wait_for = lambda *arguments, **options: None  # type: ignore[method-assign]
     with pytest.raises(EnvironmentMissingError, match="needs 4 task slots at least, but only 0 executors of 4 came"):
-        run.settle(plan, {1: 2})
+        run.laid_out(plan, {1: 2})
 
 
 def test_observing_only_says_what_it_would_do(plan: JobPlan) -> None:

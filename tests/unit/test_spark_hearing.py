@@ -9,10 +9,10 @@ import pytest
 from workflows import out
 
 import headrace as hr
+from headrace.driver.hearing import Heard, Hearing
+from headrace.driver.status import Status
 from headrace.errors import DataError
 from headrace.measure.flows import figures_of
-from headrace.spark.hearing import Heard, Hearing
-from headrace.spark.status import Status
 from headrace.testing import LocalRun
 
 

@@ -18,10 +18,10 @@ from reference import Seen
 import headrace as hr
 from headrace.errors import SchemaError, StateError, UserCodeError
 from headrace.graph.nodes import ReduceNode
-from headrace.graph.reducers import Reducer
-from headrace.runtime.reducing import make_table
-from headrace.runtime.usercode import Guard
-from headrace.state.table import GroupTable, Partials
+from headrace.graph.reduction import Reducer
+from headrace.runtime.operators.usercode import Guard
+from headrace.runtime.reduce.reduce import make_table
+from headrace.state.table.rowtable import GroupTable, Partials
 
 FAIL = Guard("step", "fail")
 SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64()), ("x", pa.float64()), ("s", pa.string())])
@@ -108,7 +108,7 @@ def test_merged_partials_equal_one_pass(records: list[dict[str, Any]], data: st.
 @given(st.lists(RECORDS, min_size=1, max_size=3), st.data())
 @settings(max_examples=25)
 def test_changes_rebuild_the_table(batches: list[list[dict[str, Any]]], data: st.DataObject) -> None:
-    from headrace.state.changes import digest_of, merge_chain
+    from headrace.state.durable.changes import digest_of, merge_chain
 
     reducers = {name: ours for name, (ours, _) in PAIRS.items()}
     table = table_of(reducers)

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 
 import headrace as hr
 from headrace.graph.nodes import ReduceNode
-from headrace.runtime.reducing import make_table
-from headrace.runtime.usercode import Guard
-from headrace.state.bounded import ENGINES, BoundedTable, Parts
-from headrace.state.bounds import Bound
-from headrace.state.changes import digest_of, merge_chain
-from headrace.state.mrhash import MrHash
-from headrace.state.panes import PaneStates
-from headrace.state.table import Partials
+from headrace.runtime.operators.usercode import Guard
+from headrace.runtime.reduce.reduce import make_table
+from headrace.state.durable.changes import digest_of, merge_chain
+from headrace.state.spill.bounded import ENGINES, BoundedTable, Parts
+from headrace.state.spill.bounds import Bound
+from headrace.state.spill.mrhash import MrHash
+from headrace.state.table.panes import PaneStates
+from headrace.state.table.rowtable import Partials
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64())])
 TEXTS = pa.schema([("k", pa.string()), ("v", pa.int64())])

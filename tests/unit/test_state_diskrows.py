@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import CorruptionError, SchemaError
-from headrace.state.changes import PANE
-from headrace.state.diskrows import DiskRows
-from headrace.state.rowwords import RowMessages, RowWords, row_format
+from headrace.state.durable.changes import PANE
+from headrace.state.spill.diskrows import DiskRows
+from headrace.state.spill.rowwords import RowMessages, RowWords, row_format
 
 _TYPES = {
     "whole": (pa.int64(), st.integers(-(2**63), 2**63 - 1)),

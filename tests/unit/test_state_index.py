@@ -18,12 +18,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import StateError
-from headrace.state import buckets, keybytes, probing, residency
-from headrace.state import registers as reg
-from headrace.state.buckets import bucket_of
 from headrace.state.compiled import _DIGEST, KERNEL_MODULES, compiled
-from headrace.state.index import KeyIndex
-from headrace.state.policies import FREQUENT, INC, MARKER, SPACE_SAVING
+from headrace.state.index import keybytes, probing, residency
+from headrace.state.index import registers as reg
+from headrace.state.index.keyindex import KeyIndex
+from headrace.state.index.policies import FREQUENT, INC, MARKER, SPACE_SAVING
+from headrace.state.spill import buckets
+from headrace.state.spill.buckets import bucket_of
 from headrace.state.warming import warm
 
 KINDS: dict[str, tuple[list[pa.DataType], list[tuple[Any, ...]]]] = {
@@ -193,17 +194,17 @@ def test_memory_is_accounted_for_exactly(kind: str) -> None:
 # scalla fact 20: memory stays within what slots and one batch's evictions need, at all times
 @pytest.mark.parametrize("policy", [INC, FREQUENT, SPACE_SAVING, MARKER], ids=lambda p: p.rule.name)
 def test_memory_does_not_grow_with_the_number_of_keys(policy: Any) -> None:
-    slots, batch, most, peak = 1000, 500, 0, 0
+    slots, batch, maximum, peak = 1000, 500, 0, 0
     index = KeyIndex([pa.field("k", pa.string())], slots=slots, policy=policy)
     for at in range(0, 100_000, batch):
         admission = index.admit([pa.array([f"user{i:06d}" for i in range(at, at + batch)])], 0)
-        most = max(most, len(admission.evicted))
-        assert index.capacity <= slots + most and len(index) <= slots
+        maximum = max(maximum, len(admission.evicted))
+        assert index.capacity <= slots + maximum and len(index) <= slots
         index.release(admission.evicted)
         peak = max(peak, index.nbytes)
     rows, slot_table, arena, rest = 65 * (slots + 2 * batch), 8 * 2048, 4 * 10 * (slots + batch), 1000
     assert peak <= rows + slot_table + arena + rest
-    assert (most > 0) == policy.evicts
+    assert (maximum > 0) == policy.evicts
 
 
 # scalla 2.6: metadata size is INC < Marker < Frequent = Space-Saving
@@ -273,9 +274,10 @@ def test_kernels_are_compiled_for_one_kind_of_arrays() -> None:
 
 def test_a_changed_part_of_a_kernel_is_compiled_anew() -> None:
     """numba looks only at the kernel's own file; all files with parts of kernels must be in the digest."""
-    files = Path(residency.__file__).parent.glob("*.py")
-    parts = {path.stem for path in files if re.search(r"^@(compiled|inlined)$", path.read_text(), re.M)}
-    assert {*KERNEL_MODULES} == parts | {"registers", "policies"}
+    home = Path(residency.__file__).parent.parent
+    with_parts = (path for path in home.rglob("*.py") if re.search(r"^@(compiled|inlined)$", path.read_text(), re.M))
+    parts = {path.relative_to(home).with_suffix("").as_posix() for path in with_parts}
+    assert {*KERNEL_MODULES} == parts | {"index/registers", "index/policies"}
 
 
 def test_without_a_place_for_the_cache_kernels_still_work() -> None:
@@ -288,7 +290,11 @@ def test_a_fresh_process_compiles_nothing() -> None:
     """Compiling takes many seconds, loading from the cache a fraction of one."""
     warm()
     probe = """
-from headrace.state import buckets, keybytes, probing, residency, warming
+from headrace.state.spill import buckets
+from headrace.state.index import keybytes
+from headrace.state.index import probing
+from headrace.state.index import residency
+from headrace.state import warming
 warming.warm()
 kernels = [k for m in (buckets, keybytes, probing, residency) for k in vars(m).values() if hasattr(k, "stats")]
 print(sum(len(k.stats.cache_hits) for k in kernels), sum(len(k.stats.cache_misses) for k in kernels))

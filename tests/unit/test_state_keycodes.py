@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import SchemaError
-from headrace.state.columncodes import Keys
 from headrace.state.grouping import key_arrays, key_codes
-from headrace.state.keycodes import KeyCodes
+from headrace.state.index.columncodes import Keys
+from headrace.state.index.keycodes import KeyCodes
 
 NAN = float("nan")
 DAYS = [datetime(2024, 1, 2, tzinfo=UTC), datetime(1960, 1, 1, tzinfo=UTC)]
@@ -53,11 +53,11 @@ TYPES: list[tuple[pa.DataType, list[Any]]] = [
 @st.composite
 def key_columns(draw: st.DrawFn) -> list[pa.Array]:
     kinds = draw(st.lists(st.sampled_from(TYPES), min_size=1, max_size=3))
-    n, cut = draw(st.integers(1, 20)), draw(st.integers(0, 3))
+    n, flush = draw(st.integers(1, 20)), draw(st.integers(0, 3))
     columns = []
     for kind, values in kinds:
-        column = draw(st.lists(st.sampled_from([None, *values]), min_size=n + cut, max_size=n + cut))
-        columns.append(pa.array(column, kind).slice(cut))
+        column = draw(st.lists(st.sampled_from([None, *values]), min_size=n + flush, max_size=n + flush))
+        columns.append(pa.array(column, kind).slice(flush))
     return columns
 
 

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from headrace.errors import StateError
-from headrace.state.changes import Change, digest_of, merge_chain
-from headrace.state.keyed import KeyedStore
-from headrace.state.rows import RowStore
-from headrace.state.segments import read_block, write_segment
+from headrace.state.durable.changes import Change, digest_of, merge_chain
+from headrace.state.durable.segments import read_block, write_segment
+from headrace.state.stores.joinrows import RowStore
+from headrace.state.stores.keyvalues import KeyedStore
 
 SLICES = 3
 

@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 from residency_reference import NEVER, Memory, Reference, index_of, run
 
 from headrace.errors import StateError
-from headrace.state.policies import FREQUENT, INC, MARKER, SPACE_SAVING, Policy, Rule
+from headrace.state.index.policies import FREQUENT, INC, MARKER, SPACE_SAVING, ResidencyPolicy, Rule
 
 POLICIES = [INC, FREQUENT, SPACE_SAVING, MARKER]
 COUNTING = [FREQUENT, SPACE_SAVING]
-ALL = [*POLICIES, *(Policy(rule, complete_only=True) for rule in Rule if rule != Rule.INC)]
+ALL = [*POLICIES, *(ResidencyPolicy(rule, complete_only=True) for rule in Rule if rule != Rule.INC)]
 RECORDS = st.lists(st.tuples(st.integers(0, 12), st.sampled_from([1, 1, 1, 2, 5, 30])), max_size=80)
 
 
 def names(value: Any) -> str:
-    return f"{value.rule.name}{'-complete' * value.complete_only}" if isinstance(value, Policy) else ""
+    return f"{value.rule.name}{'-complete' * value.complete_only}" if isinstance(value, ResidencyPolicy) else ""
 
 
 def zipf(skew: float, keys: int, tuples: int, seed: int = 1) -> list[int]:
@@ -43,7 +43,7 @@ def zipf(skew: float, keys: int, tuples: int, seed: int = 1) -> list[int]:
 @example(records=[(1, 30), (2, 30), (3, 1), (4, 2), (5, 5)], s=2, batch=1, seed=0, lives=0, drops=[0, 0, 1])
 @settings(max_examples=100)
 def test_every_step_is_the_pseudo_codes(
-    policy: Policy, records: list[tuple[int, int]], s: int, batch: int, seed: int, lives: int, drops: list[int]
+    policy: ResidencyPolicy, records: list[tuple[int, int]], s: int, batch: int, seed: int, lives: int, drops: list[int]
 ) -> None:
     """The same records absorbed, refused and pushed out, given the same choices among those that may be."""
     memory, reference, dropped = Memory(index_of(s, policy, seed)), Reference(policy, s), iter(drops)
@@ -76,7 +76,7 @@ def test_every_step_is_the_pseudo_codes(
 # scalla fact 2: exact at s=1, s>=K, empty input, one key, all-distinct keys, adversarial order
 @pytest.mark.parametrize("policy", POLICIES, ids=names)
 @pytest.mark.parametrize("s", [1, 7, 1000])
-def test_memory_and_disk_together_are_exact(policy: Policy, s: int) -> None:
+def test_memory_and_disk_together_are_exact(policy: ResidencyPolicy, s: int) -> None:
     repeated = list(range(2 * s + 1)) * 5
     for keys in ([], [3] * 500, list(range(600)), repeated, zipf(1.1, 300, 5000), sorted(zipf(0.8, 300, 5000))):
         memory = run(keys, s, policy)
@@ -159,16 +159,16 @@ def test_space_saving_writes_about_as_much_as_frequent(skew: float) -> None:
 def assert_coverage_holds(memory: Memory, frequency: Counter[int]) -> int:
     """Checks gamma of all rows; returns how many promise anything."""
     rows = memory.index.all_rows()
-    promised = memory.index.coverage_of(rows)
-    for key, gamma in zip(memory.keys_of(rows), promised.tolist()):
+    expecting = memory.index.coverage_of(rows)
+    for key, gamma in zip(memory.keys_of(rows), expecting.tolist()):
         assert gamma <= memory.in_memory[key] / frequency[key] + 1e-12
-    return int((promised > 0.5).sum())
+    return int((expecting > 0.5).sum())
 
 
 # scalla fact 16: gamma never exceeds the true coverage, so keys returned for gamma >= phi have coverage >= phi
 @pytest.mark.parametrize("policy", [INC, *COUNTING], ids=names)
 @pytest.mark.parametrize("skew", [0.8, 1.5])
-def test_coverage_is_never_overstated(policy: Policy, skew: float) -> None:
+def test_coverage_is_never_overstated(policy: ResidencyPolicy, skew: float) -> None:
     for keys in orders(zipf(skew, 2000, 30_000)):
         memory = run(keys, 50, policy)
         assert assert_coverage_holds(memory, Counter(keys)) > 0
@@ -182,7 +182,7 @@ def test_coverage_is_never_overstated(policy: Policy, skew: float) -> None:
 @pytest.mark.parametrize("policy", COUNTING, ids=names)
 @given(records=RECORDS, s=st.integers(1, 6))
 @settings(max_examples=150)
-def test_guarantees_hold_by_weight(policy: Policy, records: list[tuple[int, int]], s: int) -> None:
+def test_guarantees_hold_by_weight(policy: ResidencyPolicy, records: list[tuple[int, int]], s: int) -> None:
     keys, weights = [key for key, _ in records], [weight for _, weight in records]
     memory = run(keys, s, policy, weights=weights, batch=7)
     frequency: Counter[int] = Counter()
@@ -220,7 +220,7 @@ def test_inc_claims_no_coverage_once_a_refused_key_may_have_come_back() -> None:
         memory.index.coverage_of(memory.index.all_rows())
 
 
-def sessions(policy: Policy, slots: int, users: int, clicks: int, active: int) -> tuple[Memory, int]:
+def sessions(policy: ResidencyPolicy, slots: int, users: int, clicks: int, active: int) -> tuple[Memory, int]:
     """Users come one after another, ``active`` at a time; a user is complete after 100 records of silence.
 
     Returns the memory and how many rows were pushed out before they were complete.
@@ -248,14 +248,14 @@ def sessions(policy: Policy, slots: int, users: int, clicks: int, active: int) -
 def test_streaming_pushes_out_only_complete_rows(rule: Rule) -> None:
     setting = {"slots": 1000, "users": 20_000, "clicks": 8, "active": 250}
     inc, _ = sessions(INC, **setting)
-    memory, early = sessions(Policy(rule, complete_only=True), **setting)
+    memory, early = sessions(ResidencyPolicy(rule, complete_only=True), **setting)
     assert early == 0 and memory.index.figures.evictions > 10_000
     assert inc.index.figures.refused >= 100 * memory.index.figures.refused
 
 
 def test_streaming_refuses_rather_than_push_out_what_is_not_complete() -> None:
     for rule in (Rule.FREQUENT, Rule.SPACE_SAVING, Rule.MARKER):
-        memory = Memory(index_of(3, Policy(rule, complete_only=True)))
+        memory = Memory(index_of(3, ResidencyPolicy(rule, complete_only=True)))
         memory.absorb([1, 2, 3])
         for key in range(10, 60):
             assert memory.absorb([key], now=10**9).rows.tolist() == [-1], "rows never expire unless told"
@@ -269,7 +269,7 @@ def test_streaming_refuses_rather_than_push_out_what_is_not_complete() -> None:
 
 def test_a_row_that_completes_is_found_after_a_fruitless_round() -> None:
     """Small batches pay for eight looks per record, so one complete row of 500 is found within 63 records."""
-    memory = Memory(index_of(500, Policy(Rule.FREQUENT, complete_only=True)))
+    memory = Memory(index_of(500, ResidencyPolicy(Rule.FREQUENT, complete_only=True)))
     memory.absorb(list(range(500)))
     memory.absorb([1000, 1001], now=0)
     memory.index.expires[memory.index.find([pa.array([250])], 0)] = 1
@@ -281,7 +281,7 @@ def test_a_row_that_completes_is_found_after_a_fruitless_round() -> None:
 
 # scalla 2.6: the slot is chosen uniformly among those that may be emptied
 @pytest.mark.parametrize("policy", [FREQUENT, SPACE_SAVING, MARKER], ids=names)
-def test_the_choice_is_even(policy: Policy) -> None:
+def test_the_choice_is_even(policy: ResidencyPolicy) -> None:
     chosen: Counter[int] = Counter()
     for seed in range(800):
         memory = Memory(index_of(8, policy, seed))
@@ -294,7 +294,7 @@ def test_the_choice_is_even(policy: Policy) -> None:
 
 
 @pytest.mark.parametrize("policy", [FREQUENT, SPACE_SAVING, MARKER], ids=names)
-def test_inc_becomes_another_policy_at_run_time(policy: Policy) -> None:
+def test_inc_becomes_another_policy_at_run_time(policy: ResidencyPolicy) -> None:
     cold, hot = zipf(0.8, 5000, 3000, seed=1), [10_000 + key for key in zipf(1.5, 300, 20_000, seed=2)]
     memory = run(cold, 100, INC)
     before, refused = memory.in_memory.copy(), memory.index.figures.refused
@@ -316,7 +316,7 @@ def test_inc_becomes_another_policy_at_run_time(policy: Policy) -> None:
 
 @pytest.mark.parametrize("policy", COUNTING, ids=names)
 @pytest.mark.parametrize("earlier", POLICIES, ids=names)
-def test_coverage_remembers_what_an_earlier_policy_lost(earlier: Policy, policy: Policy) -> None:
+def test_coverage_remembers_what_an_earlier_policy_lost(earlier: ResidencyPolicy, policy: ResidencyPolicy) -> None:
     keys = zipf(1.1, 500, 10_000)
     memory = run(keys[:5000], 40, earlier)
     memory.index.adopt(policy)
@@ -327,6 +327,6 @@ def test_coverage_remembers_what_an_earlier_policy_lost(earlier: Policy, policy:
 
 def test_inc_cannot_wait_for_complete_rows() -> None:
     with pytest.raises(StateError, match="INC never pushes a row out"):
-        index_of(3, Policy(Rule.INC, complete_only=True))
+        index_of(3, ResidencyPolicy(Rule.INC, complete_only=True))
     with pytest.raises(StateError, match="does not ask whether rows are complete"):
         assert len(index_of(3, FREQUENT).expires)

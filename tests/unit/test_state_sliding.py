@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import headrace as hr
-from headrace.runtime.usercode import Guard
-from headrace.state import sliding
-from headrace.state.aggregates import accumulator
-from headrace.state.sliding import Sliding
-from headrace.state.table import GroupTable
+from headrace.runtime.operators.usercode import Guard
+from headrace.state.table import sliding
+from headrace.state.table.aggregates import accumulator
+from headrace.state.table.rowtable import GroupTable
+from headrace.state.table.sliding import Sliding
 from headrace.testing import run_local, scripted
 
 KEYS = [pa.field("k", pa.int64())]
@@ -58,7 +58,7 @@ def test_every_window_is_the_sum_of_its_panes(
         rows = table.rows_of(pane)
         return table.export(rows) if len(rows) else None
 
-    kept, sliding._MOST_ROWS = sliding._MOST_ROWS, 3 if crowded else sliding._MOST_ROWS
+    kept, sliding._MAX_ROWS = sliding._MAX_ROWS, 3 if crowded else sliding._MAX_ROWS
     try:
         windows = Sliding(size, slide, partial_of, new_table)
         later = Sliding(size, slide, partial_of, new_table)
@@ -72,7 +72,7 @@ def test_every_window_is_the_sum_of_its_panes(
             if first >= start and not crowded:
                 assert states(later.window(first)) == got, "to the last bit, wherever one begins"
     finally:
-        sliding._MOST_ROWS = kept
+        sliding._MAX_ROWS = kept
 
 
 def test_a_window_of_many_panes_costs_as_few_merges_as_one_of_few() -> None:

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.bench.hashing.sortmerge import SortMerge
 from headrace.errors import ConfigError, SchemaError
 from headrace.model.mergetree import merge_tree
-from headrace.state.sortmerge import SortMerge
 
 _TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
 

@@ -17,14 +17,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.connect.sink import Staged
+from headrace.driver.sparkcommits import clock_offset, committed, last_committed
 from headrace.errors import CorruptionError, FencedError, StateError
-from headrace.spark.commits import clock_offset, committed, last_committed
-from headrace.spark.compaction import Compactor
-from headrace.state.changes import Change, digest_of, id_batch, no_ids, plus, total, with_ids
+from headrace.state.durable.changes import Change, digest_of, id_batch, no_ids, plus, total, with_ids
+from headrace.state.durable.compaction import Compactor
+from headrace.state.durable.loading import read_slice
+from headrace.state.durable.segments import BlockRef, create_exclusively, write_segment
+from headrace.state.durable.versions import Manifest, SliceVersion, Versions
 from headrace.state.hashing import row_stamps
-from headrace.state.loading import read_slice
-from headrace.state.segments import BlockRef, create_exclusively, write_segment
-from headrace.state.versions import Manifest, SliceVersion, Versions
 from headrace.tokens import Token
 
 IDENTITY = {"job": "job", "slices": 8}
@@ -85,7 +85,7 @@ def test_a_changed_step_is_refused_and_a_renamed_one_accepted(tmp_path: Path) ->
 def test_a_second_driver_is_refused(tmp_path: Path) -> None:
     versions, generation = opened(tmp_path)
     script = (
-        "import sys; from pathlib import Path; from headrace.state.versions import Versions\n"
+        "import sys; from pathlib import Path; from headrace.state.durable.versions import Versions\n"
         "Versions(Path(sys.argv[1])).open({'job': 'job', 'slices': 8})"
     )
     second = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=False)
@@ -118,7 +118,7 @@ def test_a_superseded_driver_writes_and_decides_nothing(tmp_path: Path) -> None:
 _RACER = """
 import sys, time
 from pathlib import Path
-from headrace.state.versions import Versions
+from headrace.state.durable.versions import Versions
 from headrace.tokens import Token
 root, attempt = Path(sys.argv[1]), int(sys.argv[2])
 versions = Versions(root)

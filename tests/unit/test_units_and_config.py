@@ -73,8 +73,10 @@ def test_words_are_read_back(seconds: float) -> None:
 
 
 def test_settings_from_what_users_write() -> None:
-    settings = Settings.of(mode="batch", epoch="30 s", cut="10 ms", queue="1 MB", parallelism=3, slices=7, report_s=0.5)
-    assert (settings.mode, settings.epoch_s, settings.cut_s, settings.queue_bytes) == ("batch", 30.0, 0.01, 1_000_000)
+    settings = Settings.of(
+        mode="batch", epoch="30 s", flush="10 ms", queue="1 MB", parallelism=3, slices=7, report_s=0.5
+    )
+    assert (settings.mode, settings.epoch_s, settings.flush_s, settings.queue_bytes) == ("batch", 30.0, 0.01, 1_000_000)
     assert (settings.parallelism, settings.slices, settings.report_s) == (3, 7, 0.5)
 
 
@@ -90,7 +92,7 @@ def test_settings_from_what_users_write() -> None:
         ({"max_attempts": 0}, "max_attempts must be"),
         ({"epoch": "10 ms"}, "epoch must be at least 1 s"),
         ({"epoch": "soon"}, "epoch 'soon' is not a duration"),
-        ({"cut": "-1 ms"}, "cut '-1 ms' is not a duration"),
+        ({"flush": "-1 ms"}, "flush '-1 ms' is not a duration"),
     ],
 )
 def test_wrong_settings_are_named(options: dict[str, Any], message: str) -> None:

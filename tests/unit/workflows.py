@@ -144,11 +144,11 @@ def all_windows(source: Source, parts: Sequence[Sequence[Record]], lateness_ms: 
     per_key = s.key_by("k").window(hr.tumbling("200 ms")).reduce(name="first-level", n=hr.count(), sum_v=hr.sum("v"))
     (per_key.map(lambda r: {"odd": r["n"] % 2, "sum_v": r["sum_v"]}, name="odd", returns={"odd": "int", "sum_v": "int"})
         .key_by("odd").window(hr.sliding("600 ms", every="400 ms"))
-        .reduce(name="second-level", n=hr.count(), most=hr.max("sum_v")).sink("second-out", out()))  # fmt: skip
+        .reduce(name="second-level", n=hr.count(), maximum=hr.max("sum_v")).sink("second-out", out()))  # fmt: skip
     first = ref.time_windows(seen, ["k"], 200 * MS, 200 * MS, {"n": ref.count(), "sum_v": ref.total("v")})
     odd = ref.flat_mapped(ref.emitted(first), lambda r: [{"odd": r["n"] % 2, "sum_v": r["sum_v"]}])
     expected["second-out"] = ref.time_windows(
-        odd, ["odd"], 600 * MS, 400 * MS, {"n": ref.count(), "most": ref.largest("sum_v")}
+        odd, ["odd"], 600 * MS, 400 * MS, {"n": ref.count(), "maximum": ref.largest("sum_v")}
     )
     return job, expected
 

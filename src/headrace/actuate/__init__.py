@@ -1,4 +1,1 @@
-"""From decisions to deeds: the running job as the controller sees it, and its settings as orders.
-
-Before it starts: what to expect of it (``paths``, ``planning``, ``calibrate``), and how long its epochs last (``epochs``).
-"""
+"""From decisions to deeds. In come reports and the running plan; out go orders to subtasks, each decision journaled."""

@@ -12,11 +12,11 @@ from typing import TextIO
 
 from headrace.actuate.ledger import Ledger
 from headrace.actuate.ranks import Ranks
-from headrace.control.journal import Decision, Outcome
+from headrace.control.decisions import Decision, Outcome
 from headrace.control.loop import decide
-from headrace.control.settings import Change, Job, Overrides, Settings
+from headrace.control.remembered import State
+from headrace.control.settings import ControlledJob, ControlSettings, Overrides, SettingsChange
 from headrace.control.standing import Standing
-from headrace.control.state import State
 from headrace.graph.slots import elastic_legs
 from headrace.graph.stages import Layout
 from headrace.measure.report import ChannelId, Report
@@ -31,7 +31,7 @@ Say = Callable[[str, str], None]
 
 
 @dataclass(slots=True)
-class Kept:
+class BoundKept:
     """How often a constraint was met, of the cycles in which that was known."""
 
     bound_ms: float
@@ -55,18 +55,18 @@ class Controller:
     """Turns observations into orders; ``trace`` keeps the observations for a replay."""
 
     plan: JobPlan
-    job: Job
+    job: ControlledJob
     order: Callable[[Orders], None]
     say: Say
     trace: TextIO | None = None
     state: State = field(init=False)
     ledger: Ledger = field(default_factory=Ledger)
-    kept: dict[str, Kept] = field(default_factory=dict)
+    kept: dict[str, BoundKept] = field(default_factory=dict)
     _ranked: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.state = State.of(self.job)
-        self.kept = {c.describe(): Kept(c.bound_ms) for c in self.job.constraints}
+        self.kept = {c.describe(): BoundKept(c.bound_ms) for c in self.job.constraints}
 
     def start(self) -> None:
         """Put the first settings into force."""
@@ -79,7 +79,7 @@ class Controller:
 
     def _order(self, ranks: Ranks) -> None:
         policy, edges = self.job.policy, {edge for c in self.job.constraints for edge in c.edges}
-        sized = dict.fromkeys(sorted(edges), policy.sizes.most_bytes) if policy.cut_by == "size" else {}
+        sized = dict.fromkeys(sorted(edges), policy.sizes.max_bytes) if policy.flush_by == "size" else {}
         self.order(orders_of(self.state.settings, ranks, sized))
 
     def cycle(self, at_s: float, reports: Iterable[Report], ranks: Ranks) -> None:
@@ -101,7 +101,7 @@ class Controller:
     def override(self, overrides: Overrides, ranks: Ranks) -> None:
         """What the user decides by hand is in force at once and stays; the controller works around it."""
         channels = {c: ms for edge, ms in overrides.deadlines_ms.items() for c in self.job.topology.channels(edge)}
-        change = Change(
+        change = SettingsChange(
             deadlines_ms=channels,
             parallelism=dict(overrides.parallelism),
             joined=frozenset(edge for edge, chained in overrides.chained.items() if chained),
@@ -123,7 +123,7 @@ class Controller:
             self.trace.close()
 
 
-def orders_of(settings: Settings, ranks: Ranks, sized: Mapping[int, int] | None = None) -> Orders:
+def orders_of(settings: ControlSettings, ranks: Ranks, sized: Mapping[int, int] | None = None) -> Orders:
     """Settings per channel as orders per sender: an edge has one buffer for all its receivers, so the lowest wins.
 
     ``sized`` edges are cut by size, at first by the one given; no record waits longer than a second for that.
@@ -139,7 +139,7 @@ def orders_of(settings: Settings, ranks: Ranks, sized: Mapping[int, int] | None 
     return Orders(settings.version, _lowest(deadlines, ranks), _lowest(sizes, ranks), active, settings.chained)
 
 
-def wanted_subtasks(settings: Settings, layout: Layout) -> dict[int, int]:
+def wanted_subtasks(settings: ControlSettings, layout: Layout) -> dict[int, int]:
     """Per elastic leg: how many subtasks the settings ask for, be they there or not."""
     return {leg.index: settings.parallelism[leg.steps[0]] for leg in elastic_legs(layout)}
 

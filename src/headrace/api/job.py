@@ -14,10 +14,10 @@ from headrace.connect.sink import Sink
 from headrace.connect.source import Source
 from headrace.errors import GraphError
 from headrace.graph.nodes import DEAD_LETTERS, Constraint, Graph, Letters, Node, OnError, SourceNode
-from headrace.graph.reducers import UserReducer
+from headrace.graph.reduction import UserReducer
 from headrace.graph.together import together
 from headrace.graph.validate import validate
-from headrace.graph.windows import SessionWindow, TimeWindow, WholeInput, Window
+from headrace.graph.windowing import SessionWindow, TimeWindow, WholeInput, Window
 from headrace.schemas import SchemaLike, to_schema
 from headrace.units import Duration, duration_us
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from headrace.errors import GraphError
-from headrace.graph.reducers import Aggregate, UserReducer
+from headrace.graph.reduction import Aggregate, UserReducer
 
 
 def count() -> Aggregate:

@@ -25,8 +25,8 @@ from headrace.graph.nodes import (
     TransformNode,
     UnionNode,
 )
-from headrace.graph.reducers import Aggregate, Reducer, UserReducer
-from headrace.graph.windows import Window
+from headrace.graph.reduction import Aggregate, Reducer, UserReducer
+from headrace.graph.windowing import Window
 from headrace.schemas import SchemaLike, to_schema
 from headrace.units import Duration, duration_us, size_bytes
 
@@ -299,5 +299,5 @@ def _threshold(name: str, at_least: Mapping[str, float] | None) -> tuple[str, fl
         return None
     if len(at_least) != 1:
         raise GraphError(f"reduce {name!r}: at_least takes one reducer and its least value, such as {{'n': 50}}")
-    ((reducer, least),) = at_least.items()
-    return reducer, float(least)
+    ((reducer, minimum),) = at_least.items()
+    return reducer, float(minimum)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from headrace.errors import GraphError
-from headrace.graph.windows import CountWindow, SessionWindow, TimeWindow, WholeInput, Window
+from headrace.graph.windowing import CountWindow, SessionWindow, TimeWindow, WholeInput, Window
 from headrace.units import Duration, duration_us
 
 

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from headrace.runtime.policies import Head, Policy, Profile
+from headrace.runtime.scheduling.disciplines import Discipline, Head, Profile
 
 STEPS = ("A", "B", "C", "D", "E")
 RECEIVERS = {"A": ("B",), "B": ("C", "D"), "C": (), "D": ("E",), "E": ()}
@@ -83,7 +83,7 @@ class _Buffer:
 class _Play:
     """The state of one simulation."""
 
-    def __init__(self, burst: Burst, policy: Policy, calm_share: float) -> None:
+    def __init__(self, burst: Burst, policy: Discipline, calm_share: float) -> None:
         self.burst, self.policy, self.calm_share = burst, policy, calm_share
         self.queues: dict[str, deque[_Buffer]] = {step: deque() for step in STEPS}
         self.outside: deque[_Buffer] = deque()
@@ -153,6 +153,6 @@ class _Play:
             self.calm = len(self.results)
 
 
-def play(burst: Burst, policy: Policy, calm_share: float = 0.5) -> Played:
+def play(burst: Burst, policy: Discipline, calm_share: float = 0.5) -> Played:
     """Simulate the burst under a policy; ``calm_share`` is the hybrid's threshold T."""
     return _Play(burst, policy, calm_share).run()

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 import headrace as hr
-from headrace.bench.figures import TreeWatch, latency_figures, longest_gap_ms, with_prefix
-from headrace.bench.recorder import Table, recording
-from headrace.bench.stock import run_stock
+from headrace.bench.measuring.figures import TreeWatch, latency_figures, longest_gap_ms, with_prefix
+from headrace.bench.measuring.recorder import Table, recording
+from headrace.bench.stock.jobs import run_stock
 
 _KEYS = 10_000
 

@@ -8,9 +8,9 @@ import msgpack
 
 from headrace.measure.report import Report
 from headrace.measure.wire import pack, pack_flow
-from headrace.runtime.frames import Frame, Kind
-from headrace.runtime.meter import ChannelMeter, StepMeter
-from headrace.runtime.stamps import Stamp
+from headrace.runtime.metering.meter import ChannelMeter, StepMeter
+from headrace.runtime.metering.stamps import Stamp
+from headrace.runtime.wire.frames import Frame, Kind
 
 _STEPS, _SENDERS = 8, 16
 

@@ -19,8 +19,8 @@ import numpy as np
 import psutil
 
 import headrace as hr
-from headrace.bench.figures import TreeWatch
 from headrace.bench.latency import Numbered
+from headrace.bench.measuring.figures import TreeWatch
 from headrace.errors import RunFailedError
 
 _KEYS = 500

@@ -16,8 +16,8 @@ import pyarrow as pa
 
 import headrace as hr
 from headrace.bench.burst import PROFILES, WORK_US
-from headrace.bench.figures import TreeWatch, Values, with_prefix
-from headrace.bench.recorder import Table, recording
+from headrace.bench.measuring.figures import TreeWatch, Values, with_prefix
+from headrace.bench.measuring.recorder import Table, recording
 from headrace.connect.sink import Sink
 from headrace.connect.source import Source
 from headrace.errors import HeadraceError
@@ -28,7 +28,7 @@ _TUPLES = 25
 _SLOWER = 60
 """Steps take so many times C-MR's times, too: calls, 0.2 ms each, then matter little against the work in them, also on
 a machine that is busy with something else."""
-_MOST_CREDIT_S = 0.1
+_MAX_CREDIT_S = 0.1
 _CALM_S, _BURST_S = 5, 3
 _LOAD, _PEAK = 0.6, 2.5
 _BUDGET_SHARE = 2 / 3
@@ -38,7 +38,7 @@ _NARROW_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ScheduleOutcome:
     """One schedule: mean latency of both outputs, of what was due before the burst, and the subtask's memory."""
 
     mean_ms: float
@@ -55,7 +55,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class BurstStep:
     """One operator: works for its time, keeps or repeats records by their number, and pads them to a size."""
 
     name: str
@@ -84,7 +84,7 @@ def _work(began_s: float, seconds: float) -> None:
     until_s = began_s + seconds - _overshot_s[0]
     while time.perf_counter() < until_s:
         pass
-    _overshot_s[0] = min(time.perf_counter() - until_s, _MOST_CREDIT_S)
+    _overshot_s[0] = min(time.perf_counter() - until_s, _MAX_CREDIT_S)
 
 
 def numbered(n: Any) -> dict[str, Any]:
@@ -96,10 +96,10 @@ def burst_job(source: Source, sinks: Callable[[str], Sink]) -> hr.Job:
     """In → A → B → {C → out, D → E → out}."""
     job = hr.Job("bench-scheduling")
     stream = job.source("In", source, event_time="due_us", time_unit="us")
-    a = stream.map_batch(Step("A"), name="A")
-    b = a.map_batch(Step("B"), name="B")
-    b.map_batch(Step("C"), name="C").sink("out-C", sinks("C"))
-    b.map_batch(Step("D"), name="D").map_batch(Step("E"), name="E").sink("out-E", sinks("E"))
+    a = stream.map_batch(BurstStep("A"), name="A")
+    b = a.map_batch(BurstStep("B"), name="B")
+    b.map_batch(BurstStep("C"), name="C").sink("out-C", sinks("C"))
+    b.map_batch(BurstStep("D"), name="D").map_batch(BurstStep("E"), name="E").sink("out-E", sinks("E"))
     return job
 
 
@@ -112,7 +112,7 @@ def scheduling(progress: Callable[[str], None], **settings: Any) -> dict[str, An
     phases = ((_CALM_S, _LOAD), (_BURST_S, _PEAK), (after_s, _LOAD))
     rate = [(f"{seconds} s", f"{load * capacity_per_s:.1f}/s") for seconds, load in phases]
     total = int(sum(seconds * load for seconds, load in phases) * capacity_per_s)
-    runs: dict[str, Outcome] = {}
+    runs: dict[str, ScheduleOutcome] = {}
     with TreeWatch() as watch:
         for schedule in SCHEDULES:
             source = hr.generate(numbered, rate=rate, total=total, due="due_us")
@@ -129,7 +129,7 @@ def scheduling(progress: Callable[[str], None], **settings: Any) -> dict[str, An
     return {**figures, "disagreements": len(disagreements), **watch.figures()}
 
 
-def measure(source: Source, total: int, **settings: Any) -> Outcome:
+def measure(source: Source, total: int, **settings: Any) -> ScheduleOutcome:
     """Run the workflow on Spark, in one subtask."""
     with recording(("number", "due_us")) as c, recording(("number", "due_us")) as e:
         recorders = {"C": c, "E": e}
@@ -140,7 +140,7 @@ def measure(source: Source, total: int, **settings: Any) -> Outcome:
         raise HeadraceError("the bench job produced no result")
     latencies = [_latencies_ms(table) for table in tables.values()]
     differences = np.array([_differences(tables["C"], total, 2), _differences(tables["E"], total, 10)]).sum(axis=0)
-    return Outcome(
+    return ScheduleOutcome(
         float(np.mean([latency.mean() for latency, _ in latencies])),
         float(np.mean([latency[(at_s > 2) & (at_s < _CALM_S)].mean() for latency, at_s in latencies])),
         max(backlog.peak_bytes for backlog in backlogs) / 1e6,
@@ -149,7 +149,7 @@ def measure(source: Source, total: int, **settings: Any) -> Outcome:
     )
 
 
-def disagreements_of(runs: dict[str, Outcome], budget_bytes: int) -> list[str]:
+def disagreements_of(runs: dict[str, ScheduleOutcome], budget_bytes: int) -> list[str]:
     """Which of C-MR's findings a run does not show."""
     odf, mem, hybrid = runs["odf"], runs["mem"], runs["hybrid"]
     findings = {

@@ -13,10 +13,10 @@ import pyarrow.csv
 import pyarrow.parquet
 
 import headrace as hr
-from headrace.bench.figures import TreeWatch, with_prefix
-from headrace.bench.recorder import Recorder, Table
-from headrace.bench.stock import run_stock
-from headrace.spark.run import Run
+from headrace.bench.measuring.figures import TreeWatch, with_prefix
+from headrace.bench.measuring.recorder import Recorder, Table
+from headrace.bench.stock.jobs import run_stock
+from headrace.spark.handle import Run
 from headrace.spark.session import open_session
 
 _KEYS, _FILES, _EVENTS_PER_S, _WINDOW_MS = 10_000, 8, 50_000, 10_000
@@ -46,7 +46,7 @@ def throughput(events: int, *, stock: bool = True, **settings: Any) -> dict[str,
         root = Path(work)
         reference = write_events(root / "events", events, _FILES, seed=1)
         write_events(root / "warmup", max(events // 20, 1000), 2, seed=2)
-        figures = _ours(root, reference, **{"cut": "100 ms", "cut_bytes": 16_000_000, **settings})
+        figures = _ours(root, reference, **{"flush": "100 ms", "flush_bytes": 16_000_000, **settings})
         figures["items"] = events
         figures["items_per_s"] = round(events / figures["busy_s"])
         if stock:

@@ -15,7 +15,7 @@ from headrace.channel.clocks import ClockFilter, Exchange, clock_name, system_us
 from headrace.channel.keys import CLOCK, PING, Address
 from headrace.errors import ChannelError, FencedError
 
-_MOST_UNSENT = 1000
+_MAX_UNSENT = 1000
 _IDLE_TALK = (PING, CLOCK)
 """Kinds that mean nothing when nobody waits for them."""
 _EXCHANGES = 8
@@ -39,7 +39,7 @@ class ChannelClient:
         self._socket.curve_serverkey = address.server_public
         self._socket.curve_publickey, self._socket.curve_secretkey = address.client_public, address.client_secret
         self._socket.linger = 200
-        self._socket.sndhwm = _MOST_UNSENT
+        self._socket.sndhwm = _MAX_UNSENT
         self._socket.connect(address.endpoint)
         self._early: list[dict[str, Any]] = []
 

@@ -49,8 +49,8 @@ def answering(*, as_json: bool, traceback: bool) -> Iterator[Answer]:
 def json_line(answer: Answer) -> str:
     """An answer as one line of strict JSON.
 
-    >>> json_line({"p50_ms": 1.23456, "gap_ms": float("nan")})
-    '{"p50_ms": 1.235, "gap_ms": null}'
+    >>> json_line({"p50_ms": 1.23456, "interarrival_ms": float("nan")})
+    '{"p50_ms": 1.235, "interarrival_ms": null}'
     """
     return json.dumps(_plain(answer), ensure_ascii=False, allow_nan=False)
 

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from headrace.bench.figures import medians
+from headrace.bench.measuring.figures import medians
 from headrace.cli.experiments import EXPERIMENTS, Options
 from headrace.errors import HeadraceError
 
@@ -31,7 +31,7 @@ def bench(
     stock: Annotated[bool, typer.Option(help="Also run the peers: stock Spark, or fixed configurations.")] = True,
     quick: Annotated[bool, typer.Option(help="Fewer settings, for a first look.")] = False,
     epoch: Annotated[str | None, typer.Option(help="Epoch length, for example '30 s'.")] = None,
-    cut: Annotated[str | None, typer.Option(help="Longest wait in an output buffer, for example '5 ms'.")] = None,
+    flush: Annotated[str | None, typer.Option(help="Longest wait in an output buffer, for example '5 ms'.")] = None,
     parallelism: Annotated[int | None, typer.Option(help="Subtasks per stage.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Last line is one JSON object.")] = False,
 ) -> None:
@@ -45,7 +45,9 @@ def bench(
         console.print(f"unknown experiment {name!r}; known: {', '.join(EXPERIMENTS)}", style="red")
         raise typer.Exit(2)
     settings = {
-        key: value for key, value in (("epoch", epoch), ("cut", cut), ("parallelism", parallelism)) if value is not None
+        key: value
+        for key, value in (("epoch", epoch), ("flush", flush), ("parallelism", parallelism))
+        if value is not None
     }
     options = Options(rate, seconds, warmup, events, items, kills, seed, bound, stock, quick, settings)
     runs = []

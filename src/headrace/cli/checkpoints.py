@@ -13,13 +13,13 @@ import pyarrow as pa
 import typer
 
 from headrace.errors import CorruptionError, HeadraceError
-from headrace.state.changes import ID_COLUMNS
-from headrace.state.loading import read_slice
+from headrace.state.durable.changes import ID_COLUMNS
+from headrace.state.durable.loading import read_slice
+from headrace.state.durable.versions import Manifest, Versions
 from headrace.state.plain import unpack
-from headrace.state.versions import Manifest, Versions
 
 _KEYED_COLUMNS = {"key", "sub", "value"}
-"""The columns of ``state.keyed`` that hold packed values; ``name`` says whose they are."""
+"""The columns of ``state.stores.keyvalues`` that hold packed values; ``name`` says whose they are."""
 _PACKED_SUFFIX = ".state"
 """Ends the column names of users' reducers, which are packed values too."""
 

@@ -21,10 +21,10 @@ from headrace.channel.client import ChannelClient
 from headrace.channel.server import ChannelServer
 from headrace.errors import EnvironmentMissingError
 
-_LEAST_PYTHON = (3, 11)
-_LEAST_MEMORY_GB = 2.0
+_MIN_PYTHON = (3, 11)
+_MIN_MEMORY_GB = 2.0
 """A JVM with its default heap on a small machine, and five Python workers of about 150 MB."""
-_LEAST_DISK_GB = 1.0
+_MIN_DISK_GB = 1.0
 _PROBE_RATE = 500
 _PROBE_S = 4
 _SLOW_MS = 250.0
@@ -53,7 +53,7 @@ class Problem(Exception):
 def python() -> str:
     """The running interpreter."""
     found = f"{sys.version.split()[0]} ({sys.executable})"
-    if sys.version_info < _LEAST_PYTHON:
+    if sys.version_info < _MIN_PYTHON:
         raise Problem(found, "install Python 3.11 or newer and make the environment again: rm -rf .venv && make setup")
     return found
 
@@ -118,9 +118,9 @@ def memory() -> str:
     """Memory that is free now."""
     free_gb = psutil.virtual_memory().available / 1e9
     found = f"{free_gb:.1f} GB available of {psutil.virtual_memory().total / 1e9:.1f} GB"
-    if free_gb < _LEAST_MEMORY_GB:
+    if free_gb < _MIN_MEMORY_GB:
         raise Problem(
-            found, f"free memory until {_LEAST_MEMORY_GB:g} GB are available: Spark's JVM and workers need them"
+            found, f"free memory until {_MIN_MEMORY_GB:g} GB are available: Spark's JVM and workers need them"
         )
     return found
 
@@ -138,7 +138,7 @@ def disk() -> str:
     """Room for temporary checkpoints."""
     where = tempfile.gettempdir()
     free_gb = shutil.disk_usage(where).free / 1e9
-    if free_gb < _LEAST_DISK_GB:
+    if free_gb < _MIN_DISK_GB:
         raise Problem(f"{free_gb:.2f} GB free in {where}", "free some space there, or set TMPDIR to another directory")
     return f"{free_gb:.1f} GB free in {where}"
 

@@ -39,7 +39,7 @@ def keyed_count(options: Options) -> Figures:
     """running count per key at a high rate, vectorised"""
     from headrace.bench.latency import keyed_count as run
 
-    settings = {"cut": "10 ms", **options.settings}
+    settings = {"flush": "10 ms", **options.settings}
     return run(options.rate or 100_000, options.seconds or 60, options.warmup, **settings)
 
 
@@ -52,63 +52,63 @@ def throughput(options: Options) -> Figures:
 
 def buffer_tradeoff(options: Options) -> Figures:
     """latency at three rates and saturated throughput by deadline and by size of buffers"""
-    from headrace.bench.buffer_tradeoff import buffer_tradeoff as run
+    from headrace.bench.bounds.buffer_tradeoff import buffer_tradeoff as run
 
     return run(_tell)
 
 
 def primetest(options: Options) -> Figures:
     """an elastic step under a stair-case of load with a latency bound; fixed and immediate peers"""
-    from headrace.bench.primetest import BOUNDS_MS, STAIRS, Load
-    from headrace.bench.primetest import primetest as run
+    from headrace.bench.bounds.primetest import BOUNDS_MS, STAIRS, StairLoad
+    from headrace.bench.bounds.primetest import primetest as run
 
     asked_ms = 50.0 if options.bound_ms is None else options.bound_ms
-    load = Load(options.rate or 300, (options.seconds or 270) / len(STAIRS))
+    load = StairLoad(options.rate or 300, (options.seconds or 270) / len(STAIRS))
     return run((asked_ms,) if asked_ms else BOUNDS_MS, load, _tell, peers=options.stock, **options.settings)
 
 
 def livestream(options: Options) -> Figures:
     """video decoded, merged, overlaid and encoded: unchained, with chains made by control, chained from the start"""
-    from headrace.bench.livestream import Load
-    from headrace.bench.livestream import livestream as run
+    from headrace.bench.bounds.livestream import VideoLoad
+    from headrace.bench.bounds.livestream import livestream as run
 
-    return run(Load(options.rate or 50, options.seconds or 30), options.bound_ms or 50.0, _tell)
+    return run(VideoLoad(options.rate or 50, options.seconds or 30), options.bound_ms or 50.0, _tell)
 
 
 def sentiments(options: Options) -> Figures:
     """hot topics and the mood of tweets under a step and a burst of load, with a bound on each"""
-    from headrace.bench.sentiments import Bounds
-    from headrace.bench.sentiments import sentiments as run
-    from headrace.bench.sentiments_tweets import Load
+    from headrace.bench.bounds.sentiments import Bounds
+    from headrace.bench.bounds.sentiments import sentiments as run
+    from headrace.bench.bounds.sentiments_tweets import TweetLoad
 
     bounds = Bounds() if options.bound_ms is None else Bounds(sentiment_ms=options.bound_ms)
-    return run(Load(options.rate or 200), bounds, **options.settings)
+    return run(TweetLoad(options.rate or 200), bounds, **options.settings)
 
 
 def hash_engines(options: Options) -> Figures:
     """hash engines and sort-merge by skew, order of keys and memory; sessions; stock Spark on the same files"""
-    from headrace.bench.hash_engines import hash_engines as run
+    from headrace.bench.hashing.hash_engines import hash_engines as run
 
     return run(options.items, _tell, stock=options.stock)
 
 
 def combining(options: Options) -> Figures:
     """sliding windows from panes or one by one, by size and values per key; the constant of the rule"""
-    from headrace.bench.combining import combining as run
+    from headrace.bench.windows.panerule import combining as run
 
     return run(options.items, _tell)
 
 
 def combine(options: Options) -> Figures:
     """moving averages of trades by window size, with panes, without, and by stock Spark"""
-    from headrace.bench.combine import combine as run
+    from headrace.bench.windows.combine import combine as run
 
     return run(_tell, stock=options.stock, seconds=options.seconds or 20, **options.settings)
 
 
 def macd(options: Options) -> Figures:
     """two moving averages over shared panes, unshared, by re-run batch jobs and by stock Spark"""
-    from headrace.bench.macd import macd as run
+    from headrace.bench.windows.macd import macd as run
 
     return run(_tell, stock=options.stock, seconds=options.seconds or 720, **options.settings)
 
@@ -122,7 +122,7 @@ def scheduling(options: Options) -> Figures:
 
 def model_accuracy(options: Options) -> Figures:
     """predicted against measured latency over rates, deadlines, subtasks and service times"""
-    from headrace.bench.model_accuracy import model_accuracy as run
+    from headrace.bench.bounds.model_accuracy import model_accuracy as run
 
     return run(_tell, quick=options.quick)
 

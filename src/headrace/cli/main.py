@@ -8,9 +8,9 @@ import typer
 
 from headrace import __version__
 from headrace.cli.bench import bench
-from headrace.cli.demo import demo
+from headrace.cli.demo.demo import demo
 from headrace.cli.doctor import doctor
-from headrace.cli.explain import explain
+from headrace.cli.explain.explain import explain
 from headrace.cli.run import run
 from headrace.cli.state import state
 

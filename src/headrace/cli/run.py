@@ -12,20 +12,20 @@ from rich.live import Live
 from rich.text import Text
 
 from headrace.api.job import Job
-from headrace.bench.figures import TreeWatch
+from headrace.bench.measuring.figures import TreeWatch
 from headrace.cli import options
 from headrace.cli.answers import VIOLATED, answering, messages
+from headrace.cli.apps import load_job
 from headrace.cli.chatter import quiet_spark
-from headrace.cli.loading import load_job
 from headrace.cli.watching import Watch, follow, run_figures
 from headrace.config import executor_limits
 from headrace.errors import ConfigError, UnitError
-from headrace.running import start
+from headrace.launch import start
 from headrace.signals import StopWish
 from headrace.units import duration_s
 
 if TYPE_CHECKING:
-    from headrace.spark.run import Run
+    from headrace.spark.handle import Run
 
 
 def run(

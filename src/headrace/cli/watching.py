@@ -14,9 +14,9 @@ from headrace.measure.sketches import Latencies, merged
 from headrace.signals import StopWish
 
 if TYPE_CHECKING:
-    from headrace.bench.figures import TreeWatch
-    from headrace.spark.hearing import Heard
-    from headrace.spark.run import Run
+    from headrace.bench.measuring.figures import TreeWatch
+    from headrace.driver.hearing import Heard
+    from headrace.spark.handle import Run
 
 _NOT_SHOWN = frozenset({"failed", "batch", "resize", "hold", "outcome"})
 """A failure is told by itself; the others come every second. All of them are in ``handle.decisions()``."""
@@ -27,7 +27,7 @@ _REMEMBERED_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Recent:
+class RecentFlows:
     """A step over the last seconds; latencies are None if no buffer reached it."""
 
     in_per_s: float
@@ -91,7 +91,7 @@ class Watch:
         """Records read so far, as far as reported."""
         return sum(self.items.get(name, 0) for name in self.sources)
 
-    def recent(self, step: str, over_s: float = _NOW_S) -> Recent:
+    def recent(self, step: str, over_s: float = _NOW_S) -> RecentFlows:
         """A step's rates and latencies of the last ``over_s`` seconds."""
         horizon_us = time.time_ns() // 1000 - over_s * 1e6
         flows = [f for heard in self._recent if heard.at_us >= horizon_us for f in heard.flows if f.step == step]
@@ -99,9 +99,9 @@ class Watch:
         got, sent = sum(f.items_in for f in flows) / span_s, sum(f.items_out for f in flows) / span_s
         known = [f.latency for f in flows if f.latency is not None]
         if not known:
-            return Recent(got, sent, None, None, None)
+            return RecentFlows(got, sent, None, None, None)
         latency = merged(known)
-        return Recent(got, sent, latency.mean_ms, latency.quantile_ms(0.5), latency.quantile_ms(0.99))
+        return RecentFlows(got, sent, latency.mean_ms, latency.quantile_ms(0.5), latency.quantile_ms(0.99))
 
     def end_to_end(self) -> Latencies | None:
         """The latencies of the run: from when a record was due or read until its result was handed to a sink."""

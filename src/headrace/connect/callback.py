@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from headrace.connect.collect import SUFFIX, ArrowWriter, read_arrow
 from headrace.connect.sink import SinkContext, Staged, When
-from headrace.connect.staging import check_inside, check_when, staged_path
+from headrace.connect.writing.staging import check_inside, check_when, staged_path
 from headrace.errors import ConfigError
 from headrace.tokens import Token
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from headrace.connect.sink import SinkContext, Staged, When
-from headrace.connect.staging import (
+from headrace.connect.writing.staging import (
     STAGING,
     discard_staging,
     publish_parts,

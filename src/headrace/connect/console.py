@@ -13,9 +13,9 @@ from rich.console import Console
 from rich.text import Text
 
 from headrace.connect.jsonl import SUFFIX, JsonWriter
-from headrace.connect.rows import json_rows
 from headrace.connect.sink import SinkContext, Staged, When
-from headrace.connect.staging import check_inside, check_when, staged_path
+from headrace.connect.writing.jsonrows import json_rows
+from headrace.connect.writing.staging import check_inside, check_when, staged_path
 from headrace.errors import ConfigError
 from headrace.tokens import Token
 

@@ -11,11 +11,18 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from headrace.connect.blocks import PACED_BLOCK_BYTES
-from headrace.connect.cursors import open_cursor
-from headrace.connect.formats import Format, check_format, format_of, infer_file_schema, is_unfinished, known_format
-from headrace.connect.pieces import Cursor
-from headrace.connect.schemas import SchemaLike, as_schema, empty_batch
+from headrace.connect.reading.cursors import open_cursor
+from headrace.connect.reading.formats import (
+    Format,
+    check_format,
+    format_of,
+    infer_file_schema,
+    is_unfinished,
+    known_format,
+)
+from headrace.connect.reading.inference import SchemaLike, as_schema, empty_batch
+from headrace.connect.reading.lineblocks import PACED_BLOCK_BYTES
+from headrace.connect.reading.pieces import Cursor
 from headrace.connect.source import BadRecord, Offset, Poll
 from headrace.errors import ConfigError, DataError, SchemaError
 

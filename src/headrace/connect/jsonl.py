@@ -9,9 +9,9 @@ from typing import BinaryIO
 
 import pyarrow as pa
 
-from headrace.connect.rows import json_lines
 from headrace.connect.sink import SinkContext, Staged, When
-from headrace.connect.staging import (
+from headrace.connect.writing.jsonrows import json_lines
+from headrace.connect.writing.staging import (
     STAGING,
     check_when,
     discard_live,

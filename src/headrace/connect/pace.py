@@ -50,13 +50,13 @@ def as_pace(rate: Rate) -> Pace:
     if callable(rate):
         return Curve(rate)
     if isinstance(rate, (str, int, float)):
-        return Cycle([(1.0, rate_per_s(rate))])
+        return RateCycle([(1.0, rate_per_s(rate))])
     steps = [(duration_s(seconds, "step"), _rate_or_pause(step)) for seconds, step in rate]
     if not steps or min(seconds for seconds, _ in steps) <= 0 or max(step for _, step in steps) <= 0:
         raise ConfigError(
             f"rate {rate!r} needs steps like ('5 s', '2000/s') that last longer than zero, at least one with a rate"
         )
-    return Cycle(steps)
+    return RateCycle(steps)
 
 
 def _rate_or_pause(rate: str | float) -> float:
@@ -85,7 +85,7 @@ class _Knots:
         return float(np.interp(seconds, self.at_s, self.items))
 
 
-class Cycle:
+class RateCycle:
     """Steps of constant rate, repeated forever; a single one is a steady rate."""
 
     def __init__(self, steps: Sequence[tuple[float, float]]) -> None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace.connect.sink import SinkContext, Staged, When
-from headrace.connect.staging import (
+from headrace.connect.writing.staging import (
     STAGING,
     check_when,
     discard_staging,

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from headrace.connect.blocks import BLOCK_BYTES, PACED_BLOCK_BYTES
-from headrace.connect.cursors import open_cursor
-from headrace.connect.formats import Format, check_format, infer_file_schema, known_format, list_files
 from headrace.connect.pace import Rate, as_pace
-from headrace.connect.pieces import Cursor, Position
+from headrace.connect.reading.cursors import open_cursor
+from headrace.connect.reading.formats import Format, check_format, infer_file_schema, known_format, list_files
+from headrace.connect.reading.inference import SchemaLike, as_schema, empty_batch
+from headrace.connect.reading.lineblocks import BLOCK_BYTES, PACED_BLOCK_BYTES
+from headrace.connect.reading.pieces import Cursor, Position
+from headrace.connect.reading.times import column_us
 from headrace.connect.schedules import ByRate, ByRecordedTime, Schedule, Unscheduled
-from headrace.connect.schemas import SchemaLike, as_schema, empty_batch
 from headrace.connect.source import Offset, Poll
-from headrace.connect.times import column_us
 from headrace.errors import ConfigError, SchemaError, StateError
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.connect.pace import Ints, Pace
-from headrace.connect.times import column_us
+from headrace.connect.reading.times import column_us
 
 
 class Schedule(Protocol):

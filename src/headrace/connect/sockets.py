@@ -10,11 +10,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.connect.cursors import TextCursor, parser_of
-from headrace.connect.formats import Format
-from headrace.connect.parse import LINES_SCHEMA
-from headrace.connect.schemas import SchemaLike, as_schema, empty_batch
-from headrace.connect.segments import SegmentLog
+from headrace.connect.reading.bytelog import SegmentLog
+from headrace.connect.reading.cursors import TextCursor, parser_of
+from headrace.connect.reading.formats import Format
+from headrace.connect.reading.inference import SchemaLike, as_schema, empty_batch
+from headrace.connect.reading.parse import LINES_SCHEMA
 from headrace.connect.source import Offset, Poll
 from headrace.errors import ConfigError, SchemaError
 

@@ -11,21 +11,21 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from headrace.control.constraints import Constraint, Path, edges_of, steps_of
+from headrace.control.constraints import Path, PathConstraint, edges_of, steps_of
 from headrace.control.topology import Topology
 from headrace.errors import GraphError
 from headrace.measure.report import ChannelId, SubtaskId
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class JobPart:
     """A piece of the runtime graph."""
 
     subtasks: frozenset[SubtaskId] = frozenset()
     channels: frozenset[ChannelId] = frozenset()
 
-    def __or__(self, other: Part) -> Part:
-        return Part(self.subtasks | other.subtasks, self.channels | other.channels)
+    def __or__(self, other: JobPart) -> JobPart:
+        return JobPart(self.subtasks | other.subtasks, self.channels | other.channels)
 
 
 def anchor_of(path: Path, topology: Topology) -> str:
@@ -41,9 +41,9 @@ def anchor_of(path: Path, topology: Topology) -> str:
     return min(steps, key=lambda step: (-len(set(topology.by_name[step].workers)), channels(step)))
 
 
-def allocate(constraints: Sequence[Constraint], topology: Topology) -> Mapping[str, Part]:
+def allocate(constraints: Sequence[PathConstraint], topology: Topology) -> Mapping[str, JobPart]:
     """The part of the runtime graph that each worker decides for."""
-    parts: dict[str, Part] = defaultdict(Part)
+    parts: dict[str, JobPart] = defaultdict(JobPart)
     for constraint in constraints:
         for path in constraint.paths:
             anchor = topology.by_name[anchor_of(path, topology)]
@@ -53,7 +53,7 @@ def allocate(constraints: Sequence[Constraint], topology: Topology) -> Mapping[s
     return dict(parts)
 
 
-def _around(path: Path, topology: Topology, anchor: str, mine: set[SubtaskId]) -> Part:
+def _around(path: Path, topology: Topology, anchor: str, mine: set[SubtaskId]) -> JobPart:
     """All that a path leads to from some subtasks of its anchor, forwards and backwards."""
     at = path.index(anchor)
     subtasks, channels = set(mine), set[ChannelId]()
@@ -69,4 +69,4 @@ def _around(path: Path, topology: Topology, anchor: str, mine: set[SubtaskId]) -
             channels |= {c for c, _ in touched}
             reached = {far for _, far in touched}
             subtasks |= reached
-    return Part(frozenset(subtasks), frozenset(channels))
+    return JobPart(frozenset(subtasks), frozenset(channels))

@@ -103,8 +103,8 @@ def next_deadline_ms(current_ms: float, target_ms: float, wait_ms: float) -> flo
 
 def lowest(wishes: Iterable[Mapping[ChannelId, float]]) -> dict[ChannelId, float]:
     """One value per channel: where several constraints ask, the lowest wins."""
-    least: dict[ChannelId, float] = {}
+    minimum: dict[ChannelId, float] = {}
     for wish in wishes:
         for channel, value in wish.items():
-            least[channel] = min(value, least.get(channel, value))
-    return least
+            minimum[channel] = min(value, minimum.get(channel, value))
+    return minimum

@@ -13,7 +13,7 @@ from collections.abc import Set as AbstractSet
 from itertools import combinations, pairwise
 
 from headrace.control.constraints import Path, steps_of
-from headrace.control.topology import Edge, Topology
+from headrace.control.topology import StepEdge, Topology
 
 CEILING = 0.9
 """Utilisation of one core up to which steps may share it, so that the chain keeps room for bursts."""
@@ -24,7 +24,7 @@ _NOISE = 1e-9
 Chain = tuple[str, ...]
 
 
-def chainable(edge: Edge, topology: Topology) -> bool:
+def chainable(edge: StepEdge, topology: Topology) -> bool:
     """Whether the two steps of an edge may ever share a thread.
 
     The sender has no other output and the receiver no other input (the first of a chain may have many
@@ -68,14 +68,14 @@ def partition(chain: Chain, utilisations: Sequence[float], *, ceiling: float = C
     """
     alone = _variance(utilisations)
     for chains in range(1, len(chain)):
-        for cut in _cuts(len(chain), chains):
-            loads = [math.fsum(utilisations[a:b]) for a, b in cut]
+        for flush in _breaks(len(chain), chains):
+            loads = [math.fsum(utilisations[a:b]) for a, b in flush]
             if max(loads) <= ceiling + _NOISE and (chains == 1 or _variance(loads) < alone - _NOISE):
-                return tuple(chain[a:b] for a, b in cut)
+                return tuple(chain[a:b] for a, b in flush)
     return tuple((step,) for step in chain)
 
 
-def _cuts(n: int, chains: int) -> Iterator[list[tuple[int, int]]]:
+def _breaks(n: int, chains: int) -> Iterator[list[tuple[int, int]]]:
     for splits in combinations(range(1, n), chains - 1):
         yield list(pairwise((0, *splits, n)))
 

@@ -12,7 +12,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import pairwise
 
-from headrace.control.topology import Edge, Topology
+from headrace.control.topology import StepEdge, Topology
 from headrace.errors import GraphError
 
 Path = tuple[str | int, ...]
@@ -20,7 +20,7 @@ Path = tuple[str | int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Constraint:
+class PathConstraint:
     """``quantile`` None bounds the mean. Each of ``paths`` must keep the bound."""
 
     name: str
@@ -53,7 +53,7 @@ def paths_between(topology: Topology, start: str, end: str) -> tuple[Path, ...]:
     return tuple(found)
 
 
-def check(topology: Topology, constraints: Sequence[Constraint]) -> None:
+def check(topology: Topology, constraints: Sequence[PathConstraint]) -> None:
     """Raise GraphError for the first illegal constraint.
 
     Two constraints of one kind may share steps but no edge, and need equal spans.
@@ -72,7 +72,7 @@ def check(topology: Topology, constraints: Sequence[Constraint]) -> None:
                 _check_pair(topology, one, other)
 
 
-def _check_path(topology: Topology, constraint: Constraint, path: Path) -> None:
+def _check_path(topology: Topology, constraint: PathConstraint, path: Path) -> None:
     for element in path:
         if element not in (topology.by_id if isinstance(element, int) else topology.by_name):
             raise GraphError(f"constraint {constraint.describe()}: {element!r} is no step or edge of this job")
@@ -88,7 +88,7 @@ def _check_path(topology: Topology, constraint: Constraint, path: Path) -> None:
             raise GraphError(f"constraint {constraint.describe()}: {before!r} and {after!r} are not connected")
 
 
-def _check_pair(topology: Topology, one: Constraint, other: Constraint) -> None:
+def _check_pair(topology: Topology, one: PathConstraint, other: PathConstraint) -> None:
     shared = [topology.by_id[edge] for edge in sorted(one.edges & other.edges)]
     if shared:
         raise GraphError(
@@ -99,7 +99,7 @@ def _check_pair(topology: Topology, one: Constraint, other: Constraint) -> None:
         raise GraphError(f"constraints {one.describe()} and {other.describe()} must have the same over=")
 
 
-def in_words(edge: Edge) -> str:
+def in_words(edge: StepEdge) -> str:
     return f"{edge.source} → {edge.target}"
 
 

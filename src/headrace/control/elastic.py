@@ -12,13 +12,13 @@ from dataclasses import replace
 
 from headrace.control.chaining import Chain, chain_of
 from headrace.control.constraints import Path
-from headrace.control.journal import Decision, Expectation
+from headrace.control.decisions import Decision, Expectation
 from headrace.control.kingman import Station
 from headrace.control.proposals import Proposal, hold
+from headrace.control.remembered import Rest
 from headrace.control.scaling import Plan, Wish, bottlenecks, scale_reactively
-from headrace.control.settings import Change
+from headrace.control.settings import SettingsChange
 from headrace.control.standing import Standing, budget
-from headrace.control.state import Rest
 from headrace.control.view import View
 
 _FALLBACK_MS = 2.0
@@ -63,8 +63,8 @@ def _wish(view: View, standing: Standing, path: Path) -> Wish | Proposal:
     split = None if bound_ms is None else budget(path, view.pooled, bound_ms, view.job.policy.batching_share)
     if stations is None or split is None:
         return hold(view, subject, "service times, gaps or waits are not known for all its steps")
-    elastic = tuple(station for station in stations if station.least < station.most)
-    rigid_ms = sum(station.wait_ms(station.parallelism) for station in stations if station.least == station.most)
+    elastic = tuple(station for station in stations if station.minimum < station.maximum)
+    rigid_ms = sum(station.wait_ms(station.parallelism) for station in stations if station.minimum == station.maximum)
     left_ms = split.queueing_ms - rigid_ms
     queueing_ms = left_ms if left_ms > 0 else _FALLBACK_MS * len(elastic)
     return Wish(standing.constraint.name, elastic, queueing_ms, standing.constraint.over_s, left_ms > 0)
@@ -72,7 +72,7 @@ def _wish(view: View, standing: Standing, path: Path) -> Wish | Proposal:
 
 def _unattainable(view: View, standing: Standing, wish: Wish) -> Iterator[Proposal]:
     """Say so when no plan can keep the bound; scaling still does what it can."""
-    best_ms = sum(station.wait_ms(station.most) for station in wish.stations)
+    best_ms = sum(station.wait_ms(station.maximum) for station in wish.stations)
     evidence = {"queues_ms": best_ms, "allowed_ms": wish.queueing_ms}
     if not wish.enforceable:
         reason = "its steps, and queues that cannot be scaled, use up the bound; raise it, or make them faster"
@@ -89,11 +89,11 @@ def _proposals(view: View, wishes: list[Wish]) -> Iterator[Proposal]:
     spare = [replace(wish, queueing_ms=view.job.policy.down_share * wish.queueing_ms) for wish in wishes]
     now = {name: view.topology.by_name[name].parallelism for name in stations}
     plans = [(scale_reactively(wishes), 1)]
-    if view.settled:
+    if view.shape_measured:
         plans.append((scale_reactively(spare), -1))
     for plan, sign in plans:
         wanted = _together(view, plan)
-        moved = [name for name in wanted if sign * (wanted[name] - now[name]) >= _least_change(view, now[name])]
+        moved = [name for name in wanted if sign * (wanted[name] - now[name]) >= _min_change(view, now[name])]
         done: set[str] = set()
         for name in moved:
             if name not in done:
@@ -105,8 +105,8 @@ def _proposals(view: View, wishes: list[Wish]) -> Iterator[Proposal]:
             return
 
 
-def _least_change(view: View, parallelism: int) -> float:
-    return max(1.0, view.job.policy.least_change * parallelism)
+def _min_change(view: View, parallelism: int) -> float:
+    return max(1.0, view.job.policy.min_change * parallelism)
 
 
 def _together(view: View, plan: Plan) -> dict[str, int]:
@@ -116,7 +116,7 @@ def _together(view: View, plan: Plan) -> dict[str, int]:
     for name in plan.parallelism:
         group = [view.topology.by_name[member] for member in view.topology.scaled_with(name)]
         need = max(planned.get(step.name, step.parallelism) for step in group)
-        wanted[name] = min(min(step.most for step in group), max(need, *(step.least for step in group)))
+        wanted[name] = min(min(step.maximum for step in group), max(need, *(step.minimum for step in group)))
     return wanted
 
 
@@ -138,4 +138,4 @@ def _proposal(view: View, station: Station, parallelism: int, reason: str, group
         {"utilisation": station.peak_utilisation, "predicted_wait_ms": station.queue_ms(parallelism)},
         expects,
     )
-    return Proposal(decision, Change(parallelism=dict.fromkeys(sorted(group), parallelism)))
+    return Proposal(decision, SettingsChange(parallelism=dict.fromkeys(sorted(group), parallelism)))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import ceil
 
-from headrace.control.journal import Decision, Expectation
+from headrace.control.decisions import Decision, Expectation
 
 PATIENCE_S = 60.0
 """How long executors that were asked for may take to register: standalone takes 5 to 7 s, containers longer."""
@@ -26,8 +26,8 @@ class ExecutorPolicy:
     for ``rest_cycles``.
     """
 
-    least: int
-    most: int
+    minimum: int
+    maximum: int
     cores: int
     calm_cycles: int = 60
     rest_cycles: int = 3
@@ -36,7 +36,7 @@ class ExecutorPolicy:
 
     def executors(self, slots: int, floor: int = 0) -> int:
         """The fewest that have so many slots, within the limits; ``floor`` slots have to be there anyway."""
-        wanted = min(max(ceil(slots / self.cores), self.least), self.most)
+        wanted = min(max(ceil(slots / self.cores), self.minimum), self.maximum)
         return max(wanted, ceil(floor / self.cores))
 
 
@@ -49,7 +49,7 @@ class Demand:
 
     wanted: int
     roomy: int
-    least: int
+    minimum: int
     lacking: bool
 
 
@@ -76,7 +76,7 @@ class Calm:
 
 
 @dataclass(frozen=True, slots=True)
-class Provision:
+class ExecutorProvision:
     """``executors`` to have after a restart; None: as it is."""
 
     calm: Calm
@@ -84,38 +84,38 @@ class Provision:
     decision: Decision | None = None
 
 
-def decide_executors(policy: ExecutorPolicy, calm: Calm, seen: Sight) -> Provision:
+def decide_executors(policy: ExecutorPolicy, calm: Calm, seen: Sight) -> ExecutorProvision:
     """One cycle. It is not asked while an earlier change is under way."""
     if calm.rest:
-        return Provision(replace(calm, rest=calm.rest - 1))
+        return ExecutorProvision(replace(calm, rest=calm.rest - 1))
     if seen.demand.lacking:
         return _more(policy, seen)
-    enough = policy.executors(seen.demand.roomy, seen.demand.least)
+    enough = policy.executors(seen.demand.roomy, seen.demand.minimum)
     if enough >= seen.there:
-        return Provision(Calm())
+        return ExecutorProvision(Calm())
     calm = replace(calm, cycles=calm.cycles + 1, enough=max(calm.enough, enough))
-    return Provision(calm) if calm.cycles < policy.calm_cycles else _fewer(policy, calm, seen)
+    return ExecutorProvision(calm) if calm.cycles < policy.calm_cycles else _fewer(policy, calm, seen)
 
 
-def _more(policy: ExecutorPolicy, seen: Sight) -> Provision:
-    wanted = max(policy.executors(seen.demand.wanted, seen.demand.least), seen.there)
+def _more(policy: ExecutorPolicy, seen: Sight) -> ExecutorProvision:
+    wanted = max(policy.executors(seen.demand.wanted, seen.demand.minimum), seen.there)
     evidence = {"wanted_slots": seen.demand.wanted, "slots": seen.there * policy.cores, "gap_s": seen.gap_s}
     reason = "steps want more subtasks than there are"
     if wanted == seen.there:
         reason += ", and the slots can be shared out otherwise"
-    return Provision(Calm(), wanted, _decision(seen, wanted, reason, evidence))
+    return ExecutorProvision(Calm(), wanted, _decision(seen, wanted, reason, evidence))
 
 
-def _fewer(policy: ExecutorPolicy, calm: Calm, seen: Sight) -> Provision:
+def _fewer(policy: ExecutorPolicy, calm: Calm, seen: Sight) -> ExecutorProvision:
     saved_s = (seen.there - calm.enough) * policy.horizon_s
     cost_s = policy.gap_weight * seen.there * seen.gap_s
     evidence = {"cycles": calm.cycles, "gap_s": seen.gap_s, "saved_executor_s": saved_s, "gap_executor_s": cost_s}
     if saved_s > cost_s:
         reason = "fewer would have sufficed all the time, with head-room"
-        return Provision(Calm(), calm.enough, _decision(seen, calm.enough, reason, evidence))
+        return ExecutorProvision(Calm(), calm.enough, _decision(seen, calm.enough, reason, evidence))
     reason = f"releasing {seen.there - calm.enough} would save less than the restart costs"
     decision = Decision(seen.at_s, "hold", "executors", "", reason, evidence)
-    return Provision(Calm(held=True), None, None if calm.held else decision)
+    return ExecutorProvision(Calm(held=True), None, None if calm.held else decision)
 
 
 def _decision(seen: Sight, executors: int, reason: str, evidence: dict[str, float]) -> Decision:

@@ -13,7 +13,7 @@ from headrace.model.queueing import kingman
 
 _STOP_MS = 200.0
 """How long a job stands still now and then: the gap between two epochs on one machine."""
-_LEAST_CEILING, _MOST_CEILING = 0.5, 0.85
+_MIN_CEILING, _MAX_CEILING = 0.5, 0.85
 """More idle time would not keep a bound that a stop breaks anyway; with less, any wait is a guess."""
 
 
@@ -25,7 +25,7 @@ def ceiling(queueing_ms: float, over_s: float) -> float:
     ``over_s``; the other half is for usual waits. So a loose bound needs fewer subtasks also where queues are short.
     """
     idle = _STOP_MS**2 / (over_s * 1000 * queueing_ms) if queueing_ms > 0 else 1.0
-    return min(max(1 - idle, _LEAST_CEILING), _MOST_CEILING)
+    return min(max(1 - idle, _MIN_CEILING), _MAX_CEILING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +39,11 @@ class Station:
 
     name: str
     parallelism: int
-    least: int
-    most: int
+    minimum: int
+    maximum: int
     service_ms: float
-    gap_ms: float
-    gap_variation: float
+    interarrival_ms: float
+    interarrival_variation: float
     service_variation: float
     peak_utilisation: float
     fit: float = 1.0
@@ -55,8 +55,10 @@ class Station:
 
     def queue_ms(self, parallelism: int) -> float:
         """The predicted wait in the queue: ``a / (p - b)``, infinite for ``p ≤ b``."""
-        gap_ms = self.gap_ms * parallelism / self.parallelism
-        return self.fit * kingman(self.service_ms, gap_ms, self.gap_variation**2, self.service_variation**2)
+        interarrival_ms = self.interarrival_ms * parallelism / self.parallelism
+        return self.fit * kingman(
+            self.service_ms, interarrival_ms, self.interarrival_variation**2, self.service_variation**2
+        )
 
     def utilisation(self, parallelism: int) -> float:
         return self.load / parallelism
@@ -64,11 +66,11 @@ class Station:
     @property
     def load(self) -> float:
         """Offered load in servers: the thesis's ``S p / A``, below which no parallelism suffices."""
-        return self.service_ms * self.parallelism / self.gap_ms
+        return self.service_ms * self.parallelism / self.interarrival_ms
 
     def floor(self, ceiling: float) -> int:
         """The least parallelism that keeps utilisation at the ceiling, within the user's limits."""
-        return min(self.most, max(self.least, math.ceil(self.load / ceiling - 1e-9)))
+        return min(self.maximum, max(self.minimum, math.ceil(self.load / ceiling - 1e-9)))
 
 
 def fit_of(measured_ms: float, predicted_ms: float, limits: tuple[float, float] | None = None) -> float:

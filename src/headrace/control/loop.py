@@ -1,4 +1,4 @@
-"""The control loop: look, judge what was decided before, propose, settle.
+"""The control loop: look, judge what was decided before, propose, remember.
 
 A pure function from state and observation to state, settings and sentences. Replaying a recorded
 trace of observations gives the same decisions.
@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from headrace.control.decisions import Decision, Expectation, Outcome, compare
 from headrace.control.elastic import propose_scaling
-from headrace.control.journal import Decision, Expectation, Outcome, compare
 from headrace.control.proposals import Proposal, hold, propose_chains, propose_deadlines, propose_sizes
-from headrace.control.settings import Change, Job
+from headrace.control.remembered import FRESH_INTERVALS, State
+from headrace.control.settings import ControlledJob, SettingsChange
 from headrace.control.standing import Standing, standing
-from headrace.control.state import FRESH_INTERVALS, State
 from headrace.control.view import View
 from headrace.measure.recent import Recent
 from headrace.measure.summary import Summary
@@ -31,7 +31,7 @@ class Cycle:
     standings: tuple[Standing, ...] = ()
 
 
-def decide(job: Job, state: State, seen: Observation) -> Cycle:
+def decide(job: ControlledJob, state: State, seen: Observation) -> Cycle:
     """One turn of the loop."""
     recent = state.recent.add(seen.reports, seen.at_s)
     state = state.seeing(seen, job)
@@ -40,19 +40,19 @@ def decide(job: Job, state: State, seen: Observation) -> Cycle:
     proposals = [_pinned(job, proposal) for proposal in _unrepeated(_proposals(view, state))]
     changes = [proposal.change for proposal in proposals if proposal.decision.withheld is None]
     decisions = tuple(p.decision for p in proposals if p.decision.key not in state.said)
-    promised = tuple(d for d in decisions if d.expects is not None and d.withheld is None)
+    expecting = tuple(d for d in decisions if d.expects is not None and d.withheld is None)
     still = frozenset(p.decision.key for p in proposals if p.decision.action in ("hold", "give up"))
     after = replace(
-        state.settled(changes, view),
+        state.after(changes, view),
         recent=recent,
         cycle=state.cycle + 1,
-        awaited=(*awaited, *promised),
+        awaited=(*awaited, *expecting),
         said=still,
     )
     return Cycle(after, decisions, outcomes, view.standings)
 
 
-def replay(job: Job, trace: Iterable[Observation]) -> Iterator[Cycle]:
+def replay(job: ControlledJob, trace: Iterable[Observation]) -> Iterator[Cycle]:
     """The decisions that a recorded trace leads to."""
     state = State.of(job)
     for seen in trace:
@@ -61,7 +61,7 @@ def replay(job: Job, trace: Iterable[Observation]) -> Iterator[Cycle]:
         yield cycle
 
 
-def look(job: Job, state: State, recent: Recent, seen: Observation) -> View:
+def look(job: ControlledJob, state: State, recent: Recent, seen: Observation) -> View:
     """All that is known now, with the parallelism that is there, not the one that was asked for."""
     topology = job.topology.scaled(seen.parallelism)
     summary = recent.summary(seen.at_s, FRESH_INTERVALS * job.policy.interval_s)
@@ -72,7 +72,7 @@ def look(job: Job, state: State, recent: Recent, seen: Observation) -> View:
     )
 
 
-def _clean_s(job: Job, state: State, seen: Observation) -> float:
+def _clean_s(job: ControlledJob, state: State, seen: Observation) -> float:
     """Since when all that was measured is of the shape of now: its first interval counts until there is another."""
     interval_s = job.policy.interval_s
     return state.shaped_s + interval_s if seen.at_s - state.shaped_s > 1.5 * interval_s else state.shaped_s
@@ -85,7 +85,7 @@ def _unrepeated(proposals: Iterable[Proposal]) -> list[Proposal]:
 
 def _proposals(view: View, state: State) -> Iterator[Proposal]:
     policy, rest = view.job.policy, state.rest
-    if policy.cut_by == "deadline":
+    if policy.flush_by == "deadline":
         yield from propose_deadlines(view)
         if policy.scaling:
             yield from propose_scaling(view, rest)
@@ -134,10 +134,10 @@ def _observed(view: View, expects: Expectation) -> float | None:
     return view.summary.step(expects.element).peak_utilisation
 
 
-def _pinned(job: Job, proposal: Proposal) -> Proposal:
+def _pinned(job: ControlledJob, proposal: Proposal) -> Proposal:
     """Withhold what the user decided by hand, and everything if only to observe."""
     change, pins = proposal.change, job.overrides
-    if change == Change():
+    if change == SettingsChange():
         return proposal
     why = "observing only" if job.policy.observe_only else None
     if any(channel.edge in pins.deadlines_ms for channel in change.deadlines_ms):

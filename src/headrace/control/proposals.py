@@ -6,24 +6,24 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from headrace.control.batching import lowest, next_deadline_ms, step_latencies, targets_ms, yielding_share
-from headrace.control.buffers import next_size_bytes
+from headrace.control.buffersizes import next_size_bytes
 from headrace.control.chaining import CEILING, SPLIT, Chain, chain_of, chained_edges, partition, primary_chains
 from headrace.control.constraints import Path, in_words
-from headrace.control.journal import Action, Decision, Expectation
-from headrace.control.settings import Change
+from headrace.control.decisions import Action, Decision, Expectation
+from headrace.control.settings import SettingsChange
 from headrace.control.standing import Standing, budget
 from headrace.control.view import View
 from headrace.measure.moments import mean_of
 from headrace.measure.report import ChannelId, SubtaskId
 
-_LEAST_STEP = 0.02
+_MIN_STEP = 0.02
 """Changes of a deadline below this share of its target are noise."""
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
     decision: Decision
-    change: Change = field(default_factory=Change)
+    change: SettingsChange = field(default_factory=SettingsChange)
 
 
 def hold(view: View, subject: str, reason: str, action: Action = "hold", **evidence: float) -> Proposal:
@@ -70,7 +70,7 @@ def _edge_deadlines(view: View, edge: int, targets: dict[ChannelId, float]) -> I
             continue
         target, now_ms = min(targets[c] for c in channels), min(view.settings.deadline_ms(c) for c in channels)
         next_ms = next_deadline_ms(now_ms, target, wait_ms)
-        if abs(next_ms - now_ms) > _LEAST_STEP * max(target, 1e-3):
+        if abs(next_ms - now_ms) > _MIN_STEP * max(target, 1e-3):
             deadlines |= dict.fromkeys(channels, next_ms)
     if not deadlines:
         return
@@ -87,7 +87,7 @@ def _edge_deadlines(view: View, edge: int, targets: dict[ChannelId, float]) -> I
         {"wait_ms": wait_ms, "target_ms": target_ms},
         Expectation("wait_ms", edge, wait_ms, target_ms, view.cycle + 1),
     )
-    yield Proposal(decision, Change(deadlines_ms=deadlines))
+    yield Proposal(decision, SettingsChange(deadlines_ms=deadlines))
 
 
 def _buffers(view: View, edge: int, targets: Mapping[ChannelId, float]) -> Iterable[tuple[ChannelId, ...]]:
@@ -116,7 +116,7 @@ def propose_sizes(view: View, too_large: Mapping[ChannelId, int]) -> Iterator[Pr
         sizes: dict[ChannelId, int] = {}
         for edge in sorted(standing.constraint.edges - view.settings.chained):
             for channel in view.topology.channels(edge):
-                size = view.settings.sizes_bytes.get(channel, view.job.policy.sizes.most_bytes)
+                size = view.settings.sizes_bytes.get(channel, view.job.policy.sizes.max_bytes)
                 wanted = _wanted_size(view, channel, size, too_large.get(channel))
                 if wanted is not None and wanted != size:
                     sizes[channel] = wanted
@@ -143,7 +143,7 @@ def _sizes_proposal(view: View, standing: Standing, sizes: dict[ChannelId, int])
         f"the bound of {standing.constraint.bound_ms:g} ms is violated",
         {"observed_ms": standing.observed_ms or 0.0},
     )
-    return Proposal(decision, Change(sizes_bytes=sizes))
+    return Proposal(decision, SettingsChange(sizes_bytes=sizes))
 
 
 def propose_chains(view: View) -> Iterator[Proposal]:
@@ -179,4 +179,4 @@ def _chains_proposal(view: View, steps: Chain, wanted: tuple[Chain, ...], busies
         f"no chain then uses more than {CEILING:.0%} of a core",
         {"busiest": busiest},
     )
-    return Proposal(decision, Change(joined=joined, parted=inside - joined))
+    return Proposal(decision, SettingsChange(joined=joined, parted=inside - joined))

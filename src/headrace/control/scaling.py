@@ -26,7 +26,7 @@ def resolve(station: Station) -> int:
 
     A last resort, since waits behind a bottleneck say nothing about what is needed.
     """
-    return min(station.most, math.ceil(2 * station.parallelism * max(1.0, station.peak_utilisation) - 1e-9))
+    return min(station.maximum, math.ceil(2 * station.parallelism * max(1.0, station.peak_utilisation) - 1e-9))
 
 
 def rebalance(stations: Sequence[Station], queueing_ms: float, floors: Sequence[int]) -> tuple[int, ...]:
@@ -35,16 +35,16 @@ def rebalance(stations: Sequence[Station], queueing_ms: float, floors: Sequence[
     Where even all at their most do not suffice, all at their most. Greedy by the largest gain, which
     is optimal as each wait is convex in its parallelism; among equal gains the first station.
     """
-    most = tuple(station.most for station in stations)
-    if _total_ms(stations, most) > queueing_ms:
-        return most
+    maximum = tuple(station.maximum for station in stations)
+    if _total_ms(stations, maximum) > queueing_ms:
+        return maximum
     plan = list(floors)
-    gains = [(_gain_ms(station, p), i) for i, (station, p) in enumerate(zip(stations, plan)) if p < station.most]
+    gains = [(_gain_ms(station, p), i) for i, (station, p) in enumerate(zip(stations, plan)) if p < station.maximum]
     heapq.heapify(gains)
     while _total_ms(stations, plan) > queueing_ms:
         _, i = heapq.heappop(gains)
         plan[i] += 1
-        if plan[i] < stations[i].most:
+        if plan[i] < stations[i].maximum:
             heapq.heappush(gains, (_gain_ms(stations[i], plan[i]), i))
     return tuple(plan)
 

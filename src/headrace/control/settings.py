@@ -6,36 +6,36 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from headrace.control.buffers import SizeLimits
-from headrace.control.constraints import Constraint, check
+from headrace.control.buffersizes import SizeLimits
+from headrace.control.constraints import PathConstraint, check
 from headrace.control.topology import Topology
 from headrace.measure.report import ChannelId
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class ControlPolicy:
     """How the controller works. ``batching_share`` is the thesis's w_ob.
 
-    ``cut_by``: deadlines (thesis, the default) or sizes (HPDC'12). ``rest_cycles`` is how long
+    ``flush_by``: deadlines (thesis, the default) or sizes (HPDC'12). ``rest_cycles`` is how long
     scaling rests after a finished scale-up: backlogs drain and connections open. Subtasks that did not
     come after ``patience_cycles`` are no longer asked for (ours: a cluster may be full). A rebalancing of
-    less than ``least_change`` of a step's subtasks is not worth its cost. Ours: what is taken away
+    less than ``min_change`` of a step's subtasks is not worth its cost. Ours: what is taken away
     must also fit ``down_share`` of the queues' budget, or noise would send a step to and fro; and it is taken from what
-    was measured for ``settle_cycles`` with the same parallelism, not while buffers of another still came. The thesis
+    was measured for ``quiet_cycles`` with the same parallelism, not while buffers of another still came. The thesis
     ships at once until it has measured; ``first_deadline_ms`` spares a fast stream that start.
     """
 
     interval_s: float = 1.0
     batching_share: float = 0.8
-    cut_by: Literal["deadline", "size"] = "deadline"
+    flush_by: Literal["deadline", "size"] = "deadline"
     sizes: SizeLimits = field(default_factory=SizeLimits)
     chaining: bool = True
     scaling: bool = True
     rest_cycles: int = 3
     patience_cycles: int = 30
-    least_change: float = 0.04
+    min_change: float = 0.04
     down_share: float = 0.8
-    settle_cycles: int = 0
+    quiet_cycles: int = 0
     fit_limits: tuple[float, float] | None = None
     first_deadline_ms: float = 0.0
     observe_only: bool = False
@@ -51,7 +51,7 @@ class Overrides:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class SettingsChange:
     """What to replace in the settings; ``joined`` edges become chained, ``parted`` ones get buffers."""
 
     deadlines_ms: Mapping[ChannelId, float] = field(default_factory=dict)
@@ -62,7 +62,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ControlSettings:
     """What workers and actuators are told. A channel that is not named ships at once."""
 
     version: int = 0
@@ -74,7 +74,7 @@ class Settings:
     def deadline_ms(self, channel: ChannelId) -> float:
         return self.deadlines_ms.get(channel, 0.0)
 
-    def changed(self, changes: Iterable[Change]) -> Settings:
+    def changed(self, changes: Iterable[SettingsChange]) -> ControlSettings:
         """The next version, with all the changes; the same object if they change nothing."""
         after = self
         for change in changes:
@@ -89,15 +89,15 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class ControlledJob:
     """All that stays while a job runs: its graph, its constraints, the policy, the user's pins.
 
     ``chained`` are the edges that are chained at the start.
     """
 
     topology: Topology
-    constraints: tuple[Constraint, ...]
-    policy: Policy = Policy()
+    constraints: tuple[PathConstraint, ...]
+    policy: ControlPolicy = ControlPolicy()
     overrides: Overrides = field(default_factory=Overrides)
     chained: frozenset[int] = frozenset()
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
-from headrace.control.constraints import Constraint, Path, edges_of, steps_of
+from headrace.control.constraints import Path, PathConstraint, edges_of, steps_of
 from headrace.control.topology import Topology
 from headrace.measure.recent import EdgeParts, Recent
 from headrace.measure.summary import Summary
@@ -29,7 +29,7 @@ class Standing:
     take on each of its paths.
     """
 
-    constraint: Constraint
+    constraint: PathConstraint
     observed_ms: float | None
     mean_bound_ms: float | None
     missing: tuple[str | int, ...] = ()
@@ -41,7 +41,7 @@ class Standing:
 
 
 def standing(
-    constraint: Constraint, topology: Topology, recent: Recent, at_s: float, chained: AbstractSet[int] = frozenset()
+    constraint: PathConstraint, topology: Topology, recent: Recent, at_s: float, chained: AbstractSet[int] = frozenset()
 ) -> Standing:
     """Where the constraint stands over its last span; chained edges cost nothing."""
     since_s = at_s - constraint.over_s
@@ -62,7 +62,7 @@ def _crowding_ms(parts: list[EdgeParts | None]) -> float | None:
     return math.fsum(known) if len(known) == len(parts) else None
 
 
-def _quantile_standing(constraint: Constraint, topology: Topology, recent: Recent, since_s: float) -> Standing:
+def _quantile_standing(constraint: PathConstraint, topology: Topology, recent: Recent, since_s: float) -> Standing:
     path = constraint.paths[0]
     end = path[-1] if isinstance(path[-1], str) else topology.by_id[path[-1]].target
     first = path[0]
@@ -78,7 +78,7 @@ def _quantile_standing(constraint: Constraint, topology: Topology, recent: Recen
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
+class Spending:
     """How a bound is spent along a path: steps, batching, and queues with transfer."""
 
     bound_ms: float
@@ -102,8 +102,8 @@ class Budget:
         return self.channels_ms > 0
 
 
-def budget(path: Path, summary: Summary, bound_ms: float, batching_share: float) -> Budget | None:
+def budget(path: Path, summary: Summary, bound_ms: float, batching_share: float) -> Spending | None:
     """The split of a bound on a path; None while a step's latency is unknown."""
     latencies = [summary.step(element).latency_ms for element in path if isinstance(element, str)]
     known = [latency for latency in latencies if latency is not None]
-    return Budget(bound_ms, math.fsum(known), batching_share) if len(known) == len(latencies) else None
+    return Spending(bound_ms, math.fsum(known), batching_share) if len(known) == len(latencies) else None

@@ -13,7 +13,7 @@ LatencyKind = Literal["read-ready", "read-write"]
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ControlledStep:
     """A step and its subtasks now; ``least`` and ``most`` are the user's limits.
 
     ``workers`` names the process of each subtask, where it is known.
@@ -21,8 +21,8 @@ class Step:
 
     name: str
     parallelism: int = 1
-    least: int = 1
-    most: int = 1
+    minimum: int = 1
+    maximum: int = 1
     latency: LatencyKind = "read-ready"
     source: bool = False
     sink: bool = False
@@ -31,7 +31,7 @@ class Step:
 
     @property
     def elastic(self) -> bool:
-        return self.least < self.most
+        return self.minimum < self.maximum
 
     @property
     def measurable(self) -> bool:
@@ -40,7 +40,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Edge:
+class StepEdge:
     """A stream from one step to another; ``paired``: subtask i sends to subtask i only.
 
     ``fixed``: whether it is chained cannot change while the job runs. ``common``: a sender has one
@@ -59,10 +59,10 @@ class Edge:
 class Topology:
     """The template graph with its parallelism: steps and edges in order of flow."""
 
-    steps: tuple[Step, ...]
-    edges: tuple[Edge, ...]
-    by_name: Mapping[str, Step] = field(init=False, repr=False, compare=False)
-    by_id: Mapping[int, Edge] = field(init=False, repr=False, compare=False)
+    steps: tuple[ControlledStep, ...]
+    edges: tuple[StepEdge, ...]
+    by_name: Mapping[str, ControlledStep] = field(init=False, repr=False, compare=False)
+    by_id: Mapping[int, StepEdge] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "by_name", {step.name: step for step in self.steps})
@@ -72,10 +72,10 @@ class Topology:
             if missing:
                 raise GraphError(f"edge {edge.id} joins {sorted(missing)}, which are not steps of this topology")
 
-    def out_of(self, step: str) -> tuple[Edge, ...]:
+    def out_of(self, step: str) -> tuple[StepEdge, ...]:
         return tuple(edge for edge in self.edges if edge.source == step)
 
-    def into(self, step: str) -> tuple[Edge, ...]:
+    def into(self, step: str) -> tuple[StepEdge, ...]:
         return tuple(edge for edge in self.edges if edge.target == step)
 
     def subtasks(self, step: str) -> Iterator[SubtaskId]:

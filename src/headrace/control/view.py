@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from headrace.control.chaining import Chain, chains_on
 from headrace.control.constraints import Path, steps_of
 from headrace.control.kingman import Station, fit_of
-from headrace.control.settings import Job, Settings
+from headrace.control.settings import ControlledJob, ControlSettings
 from headrace.control.standing import Standing
 from headrace.control.topology import Topology
 from headrace.measure.report import ChannelId, ChannelReport
@@ -26,11 +26,11 @@ class View:
     ``since`` has the settings version that last changed each channel.
     """
 
-    job: Job
+    job: ControlledJob
     cycle: int
     at_s: float
     topology: Topology
-    settings: Settings
+    settings: ControlSettings
     summary: Summary
     pooled: Summary
     standings: tuple[Standing, ...]
@@ -38,10 +38,10 @@ class View:
     shaped_s: float = -math.inf
 
     @property
-    def settled(self) -> bool:
+    def shape_measured(self) -> bool:
         """Whether the parallelism of now has been measured for long enough to take some of it away."""
         policy = self.job.policy
-        return self.at_s - self.shaped_s >= (policy.settle_cycles + 0.5) * policy.interval_s
+        return self.at_s - self.shaped_s >= (policy.quiet_cycles + 0.5) * policy.interval_s
 
     def channel(self, id: ChannelId) -> ChannelReport | None:
         """A channel's report, unless it is older than the channel's last change."""
@@ -75,22 +75,28 @@ class View:
         head, first = self.topology.by_name[chain[0]], steps[0]
         peaks = [self.summary.step(name).peak_utilisation for name in chain]
         if first.peak_utilisation == 0:  # known to be idle, so that its parallelism may fall
-            return Station(head.name, head.parallelism, head.least, head.most, 0.0, 1.0, 0.0, 0.0, 0.0)
-        if None in (first.gap_ms, first.gap_variation, first.service_ms, first.queue_ms, first.peak_utilisation):
+            return Station(head.name, head.parallelism, head.minimum, head.maximum, 0.0, 1.0, 0.0, 0.0, 0.0)
+        if None in (
+            first.interarrival_ms,
+            first.interarrival_variation,
+            first.service_ms,
+            first.queue_ms,
+            first.peak_utilisation,
+        ):
             return None
-        assert first.gap_ms and first.gap_variation is not None and first.queue_ms is not None
+        assert first.interarrival_ms and first.interarrival_variation is not None and first.queue_ms is not None
         service_ms = variance = 0.0
         for step in steps:
-            if step.gap_ms and step.service_ms is not None:
-                calls = first.gap_ms / step.gap_ms
+            if step.interarrival_ms and step.service_ms is not None:
+                calls = first.interarrival_ms / step.interarrival_ms
                 service_ms += calls * step.service_ms
                 variance += calls * ((step.service_variation or 0.0) * step.service_ms) ** 2
         variation = variance**0.5 / service_ms if service_ms else 0.0
         shares = [(step.latency_ms or 0.0, step.items_per_customer or 1.0) for step in steps]
         batch_ms = sum(latency_ms * (1 - 1 / items) for latency_ms, items in shares if items > 1)
-        predicted_ms = kingman(service_ms, first.gap_ms, first.gap_variation**2, variation**2)
+        predicted_ms = kingman(service_ms, first.interarrival_ms, first.interarrival_variation**2, variation**2)
         fit = fit_of(first.queue_ms, predicted_ms, self.job.policy.fit_limits)
         return Station(
-            head.name, head.parallelism, head.least, head.most, service_ms, first.gap_ms,
-            first.gap_variation, variation, sum(peak or 0.0 for peak in peaks), fit, batch_ms,
+            head.name, head.parallelism, head.minimum, head.maximum, service_ms, first.interarrival_ms,
+            first.interarrival_variation, variation, sum(peak or 0.0 for peak in peaks), fit, batch_ms,
         )  # fmt: skip

@@ -5,8 +5,8 @@ from __future__ import annotations
 from headrace.errors import GraphError
 from headrace.graph.memory import engine_of
 from headrace.graph.nodes import ReduceNode
-from headrace.graph.reducers import Aggregate
-from headrace.graph.windows import CountWindow, SessionWindow, TimeWindow
+from headrace.graph.reduction import Aggregate
+from headrace.graph.windowing import CountWindow, SessionWindow, TimeWindow
 
 
 def can_combine(node: ReduceNode) -> bool:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from headrace.errors import GraphError
 from headrace.graph.nodes import ReduceNode
-from headrace.graph.reducers import Aggregate
-from headrace.graph.windows import SessionWindow, TimeWindow, WholeInput
+from headrace.graph.reduction import Aggregate
+from headrace.graph.windowing import SessionWindow, TimeWindow, WholeInput
 
 COVERING = ("dinc", "dinc-space-saving")
 """Engines that know at least which share of a key's records its state has seen."""
 
-LEAST_MR_BYTES = 32_768
+MIN_MR_BYTES = 32_768
 """Room for some records and as many groups; with less, MR-hash could not keep its bound."""
 
 
@@ -36,9 +36,9 @@ def check_memory(node: ReduceNode) -> None:
             f"{where}: engine={node.engine!r} merges states of one key, so its reducers need combine=; "
             f"give them one, or use engine='mr'"
         )
-    if engine_of(node)[0] == "mr" and node.memory_bytes < LEAST_MR_BYTES:
+    if engine_of(node)[0] == "mr" and node.memory_bytes < MIN_MR_BYTES:
         raise GraphError(
-            f"{where}: engine='mr' groups records in memory, for which it needs {LEAST_MR_BYTES} bytes at least; "
+            f"{where}: engine='mr' groups records in memory, for which it needs {MIN_MR_BYTES} bytes at least; "
             f"give more than memory={node.memory_bytes}"
         )
 

@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from headrace.connect.sink import Sink
 from headrace.connect.source import Source
-from headrace.graph.reducers import Reducer
-from headrace.graph.windows import TimeWindow, Window
+from headrace.graph.reduction import Reducer
+from headrace.graph.windowing import TimeWindow, Window
 
 OnError = Literal["fail", "skip"]
 TransformKind = Literal["map", "flat_map", "filter", "map_batch"]
@@ -26,9 +26,9 @@ Late = Literal["drop", "shed"]
 class Parallelism:
     """How many subtasks a step may have: least, at the start, most."""
 
-    least: int
+    minimum: int
     start: int
-    most: int
+    maximum: int
 
 
 @dataclass(frozen=True, slots=True)

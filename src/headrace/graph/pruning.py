@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headrace.graph.nodes import Graph, PaneNode, ReduceNode, SourceNode
-from headrace.graph.reducers import Aggregate
+from headrace.graph.reduction import Aggregate
 
 
 def needed_columns(graph: Graph, source: SourceNode) -> set[str] | None:

@@ -57,9 +57,9 @@ def describe(node: Node) -> str:
         case ReduceNode():
             what = ", ".join(f"{name}={reducer.describe()}" for name, reducer in node.reducers)
             over = node.window.describe() if node.window else "running"
-            least = f", at least {node.at_least[0]} {node.at_least[1]:g}" if node.at_least else ""
+            minimum = f", at least {node.at_least[0]} {node.at_least[1]:g}" if node.at_least else ""
             alone = ", nothing combined" if node.combine is False else ""
-            return f"reduce by {', '.join(node.keys)} over {over}: {what}{least}{alone}{_memory(node)}"
+            return f"reduce by {', '.join(node.keys)} over {over}: {what}{minimum}{alone}{_memory(node)}"
         case PaneNode():
             what = ", ".join(reducer.describe() for _, reducer in node.reducers)
             return f"panes of {node.pane_us / 1e6:g} s by {', '.join(node.keys)}: {what}"

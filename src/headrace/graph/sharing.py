@@ -14,8 +14,8 @@ from math import gcd
 from headrace.graph.combining import can_combine
 from headrace.graph.equality import same
 from headrace.graph.nodes import Graph, Node, PaneNode, ReduceNode, SinkNode, SourceNode
-from headrace.graph.reducers import Reducer
-from headrace.graph.windows import TimeWindow
+from headrace.graph.reduction import Reducer
+from headrace.graph.windowing import TimeWindow
 
 _FINEST = 16
 """A common pane is at least this part of the shortest pane of its own: with finer ones, hardly two values of a key

@@ -25,15 +25,15 @@ def slots_of(layout: Layout, subtasks: Subtasks) -> int:
     return sum(subtasks[s.first] if s.elastic else s.subtasks for s in layout.stages)
 
 
-def least_slots(layout: Layout) -> int:
+def min_slots(layout: Layout) -> int:
     """The fewest slots that the job can run with."""
-    return slots_of(layout, {leg.index: leg.least for leg in elastic_legs(layout)})
+    return slots_of(layout, {leg.index: leg.minimum for leg in elastic_legs(layout)})
 
 
 def roomy(layout: Layout, wanted: Subtasks) -> dict[int, int]:
     """What is wanted and one more of each, as far as that may be; what is at its least might want even fewer."""
-    more = {leg.index: wanted[leg.index] + (wanted[leg.index] > leg.least) for leg in elastic_legs(layout)}
-    return {leg.index: min(more[leg.index], leg.most) for leg in elastic_legs(layout)}
+    more = {leg.index: wanted[leg.index] + (wanted[leg.index] > leg.minimum) for leg in elastic_legs(layout)}
+    return {leg.index: min(more[leg.index], leg.maximum) for leg in elastic_legs(layout)}
 
 
 def fitted(layout: Layout, wanted: Subtasks, slots: int) -> Layout:
@@ -42,17 +42,19 @@ def fitted(layout: Layout, wanted: Subtasks, slots: int) -> Layout:
     Slots that nobody asked for are given away, too: they are there, and more subtasks then need no restart.
     """
     legs = elastic_legs(layout)
-    held = {leg.index: leg.least for leg in legs}
+    held = {leg.index: leg.minimum for leg in legs}
     free = slots - slots_of(layout, held)
     while True:
-        open_legs = [leg for leg in legs if held[leg.index] < leg.most and _hops(leg) <= free]
+        open_legs = [leg for leg in legs if held[leg.index] < leg.maximum and _hops(leg) <= free]
         if not open_legs:
             break
         neediest = min(open_legs, key=lambda leg: held[leg.index] / max(wanted[leg.index], 1))
         held[neediest.index] += 1
         free -= _hops(neediest)
     stages = [
-        replace(s, subtasks=held[s.first], active=min(max(wanted[s.first], s.least), held[s.first])) if s.elastic else s
+        replace(s, subtasks=held[s.first], active=min(max(wanted[s.first], s.minimum), held[s.first]))
+        if s.elastic
+        else s
         for s in layout.stages
     ]
     return replace(layout, stages=tuple(stages))

@@ -56,14 +56,14 @@ class Stage:
     subtasks: int
     shuffled: bool
     active: int
-    least: int
-    most: int
+    minimum: int
+    maximum: int
     first: int
     last: int
 
     @property
     def elastic(self) -> bool:
-        return self.least < self.most
+        return self.minimum < self.maximum
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,12 +138,14 @@ def lay_out(graph: Graph, parallelism: int, *, dynamic: bool = False) -> Layout:
     stages: list[Stage] = []
     for at, start in enumerate(first):
         members = [node for node in graph.nodes if leg[node.name] == at]
-        least, active, most = _subtasks(members, parallelism, rigid=at == 0)
+        minimum, active, maximum = _subtasks(members, parallelism, rigid=at == 0)
         for index in range(start, start + hops[at]):
             steps = [p.name for p in passes if p.stage == index]
             steps += [node.name for node in members if stage_of[node.name] == index]
             shuffled = index == start and any(e.keyed or e.spread for e in edges if e.border == index)
-            stages.append(Stage(index, tuple(steps), most, shuffled, active, least, most, start, start + hops[at] - 1))
+            stages.append(
+                Stage(index, tuple(steps), maximum, shuffled, active, minimum, maximum, start, start + hops[at] - 1)
+            )
     movable = {n.name for n in graph.nodes if _is_stateless(n) and hops[leg[n.name]] > 1}
     apart_steps = frozenset(node.name for node in graph.nodes if not node.options.chain)
     return Layout(tuple(stages), tuple(edges), tuple(passes), stage_of, frozenset(movable), apart_steps)
@@ -180,7 +182,7 @@ def _subtasks(members: list[Node], parallelism: int, *, rigid: bool) -> tuple[in
     start = max((p.start for p in wanted), default=parallelism)
     if rigid:
         return start, start, start
-    return max((p.least for p in wanted), default=start), start, max((p.most for p in wanted), default=start)
+    return max((p.minimum for p in wanted), default=start), start, max((p.maximum for p in wanted), default=start)
 
 
 def _is_stateless(node: Node) -> bool:
@@ -189,7 +191,7 @@ def _is_stateless(node: Node) -> bool:
 
 def _is_elastic(node: Node) -> bool:
     wanted = node.options.parallelism
-    return wanted is not None and wanted.least < wanted.most and not isinstance(node, (SourceNode, SinkNode))
+    return wanted is not None and wanted.minimum < wanted.maximum and not isinstance(node, (SourceNode, SinkNode))
 
 
 def _opens_leg(node: Node) -> bool:

@@ -9,8 +9,8 @@ from headrace.graph.combining import check_combine
 from headrace.graph.memory import check_memory
 from headrace.graph.nodes import Graph, JoinNode, Late, Node, ReduceNode, SinkNode, SourceNode, is_keyed
 from headrace.graph.paths import bound_through, reachable
-from headrace.graph.reducers import Aggregate, UserReducer
-from headrace.graph.windows import CountWindow, SessionWindow, TimeWindow, WholeInput
+from headrace.graph.reduction import Aggregate, UserReducer
+from headrace.graph.windowing import CountWindow, SessionWindow, TimeWindow, WholeInput
 
 
 def validate(graph: Graph, *, need_sink: bool = True) -> None:

@@ -92,6 +92,6 @@ def _both(old: SubtaskReport, new: SubtaskReport) -> SubtaskReport:
         old.items + new.items,
         merge((old.latency_ms, new.latency_ms)),
         merge((old.service_ms, new.service_ms)),
-        merge((old.gap_ms, new.gap_ms)),
+        merge((old.interarrival_ms, new.interarrival_ms)),
         merge((old.queue_ms, new.queue_ms)),
     )

@@ -31,7 +31,7 @@ class ChannelId:
 class SubtaskReport:
     """One step in one subtask. None where nothing was sampled.
 
-    ``latency_ms``: read-ready or read-write, as the step declares. ``service_ms``, ``gap_ms`` (time
+    ``latency_ms``: read-ready or read-write, as the step declares. ``service_ms``, ``interarrival_ms`` (time
     between arrivals at the input queue) and ``queue_ms`` are over all inputs of the subtask.
     ``ages_ms`` are sampled times since records were due at their source.
     """
@@ -40,7 +40,7 @@ class SubtaskReport:
     items: int
     latency_ms: Moments | None = None
     service_ms: Moments | None = None
-    gap_ms: Moments | None = None
+    interarrival_ms: Moments | None = None
     queue_ms: Moments | None = None
     ages_ms: tuple[float, ...] = ()
 
@@ -49,15 +49,15 @@ class SubtaskReport:
         """Share of time spent working, above 1 while a queue grows; 0 if it is known to be idle."""
         if not self.items:
             return 0.0
-        if self.service_ms is None or self.gap_ms is None or not self.gap_ms.mean:
+        if self.service_ms is None or self.interarrival_ms is None or not self.interarrival_ms.mean:
             return None
-        return self.service_ms.mean / self.gap_ms.mean
+        return self.service_ms.mean / self.interarrival_ms.mean
 
     @property
     def arrivals_per_ms(self) -> float | None:
         if not self.items:
             return 0.0
-        return 1 / self.gap_ms.mean if self.gap_ms is not None and self.gap_ms.mean else None
+        return 1 / self.interarrival_ms.mean if self.interarrival_ms is not None and self.interarrival_ms.mean else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,9 +23,9 @@ def new_sketch() -> req_floats_sketch:
     return req_floats_sketch(_K, True)
 
 
-def spread(sketch: req_floats_sketch, most: int) -> tuple[float, ...]:
+def spread(sketch: req_floats_sketch, maximum: int) -> tuple[float, ...]:
     """Up to ``most`` evenly spaced quantiles: the sketch as a sample in which all values count alike."""
-    n = min(most, sketch.n)
+    n = min(maximum, sketch.n)
     return tuple(float(v) for v in sketch.get_quantiles((np.arange(n) + 0.5) / n, True)) if n else ()
 
 

@@ -24,8 +24,8 @@ class StepFigures:
     latency_ms: float | None
     service_ms: float | None
     service_variation: float | None
-    gap_ms: float | None
-    gap_variation: float | None
+    interarrival_ms: float | None
+    interarrival_variation: float | None
     queue_ms: float | None
     peak_utilisation: float | None
     items_per_customer: float | None = None
@@ -72,8 +72,8 @@ class Summary:
             service_ms=mean_of(_mean(part.service_ms) for part in parts),
             service_variation=mean_of(_variation(part.service_ms) for part in parts),
             # The mean of rates, not of gaps as in the thesis: an idle subtask has a rate, zero, but no gap.
-            gap_ms=1 / rate if rate else None,
-            gap_variation=mean_of(_variation(part.gap_ms) for part in parts),
+            interarrival_ms=1 / rate if rate else None,
+            interarrival_variation=mean_of(_variation(part.interarrival_ms) for part in parts),
             queue_ms=mean_of(_mean(part.queue_ms) for part in parts),
             peak_utilisation=max(utilisations, default=None),
             items_per_customer=_items_per_customer(parts),

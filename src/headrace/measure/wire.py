@@ -24,7 +24,7 @@ def pack(report: Report) -> Plain:
         "at_s": report.at_s,
         "version": report.version,
         "subtasks": [
-            [s.id.step, s.id.index, s.items, *map(_packed, (s.latency_ms, s.service_ms, s.gap_ms, s.queue_ms)),
+            [s.id.step, s.id.index, s.items, *map(_packed, (s.latency_ms, s.service_ms, s.interarrival_ms, s.queue_ms)),
              list(s.ages_ms)]
             for s in report.subtasks
         ],
@@ -63,9 +63,9 @@ def unpack_flow(fields: Sequence[Any]) -> Flow:
 
 
 def _subtask(step: str, index: int, items: int, *figures: Any) -> SubtaskReport:
-    latency_ms, service_ms, gap_ms, queue_ms = map(_moments, figures[:-1])
+    latency_ms, service_ms, interarrival_ms, queue_ms = map(_moments, figures[:-1])
     return SubtaskReport(
-        SubtaskId(step, index), items, latency_ms, service_ms, gap_ms, queue_ms, ages_ms=tuple(figures[-1])
+        SubtaskId(step, index), items, latency_ms, service_ms, interarrival_ms, queue_ms, ages_ms=tuple(figures[-1])
     )
 
 

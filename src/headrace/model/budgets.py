@@ -9,7 +9,7 @@ from headrace.errors import GraphError
 
 
 @dataclass(frozen=True, slots=True)
-class Operator:
+class BudgetedOperator:
     """A vertex: its CPU cost per input item, measured or hinted, and the operators it reads from."""
 
     name: str
@@ -25,7 +25,7 @@ class Budget:
     bound_s: float
 
 
-def split_bound(bound_s: float, operators: Sequence[Operator]) -> tuple[Budget, ...]:
+def split_bound(bound_s: float, operators: Sequence[BudgetedOperator]) -> tuple[Budget, ...]:
     """𝓛_i = c_i · min over source-to-sink paths of 𝓛/Σc: the costliest path uses the bound up, no path exceeds it.
 
     The minimum is 𝓛 over the longest path, so no path needs to be enumerated. Raises GraphError on a
@@ -35,14 +35,14 @@ def split_bound(bound_s: float, operators: Sequence[Operator]) -> tuple[Budget, 
     longest: dict[str, float] = {}
     for operator in operators:
         _measure(operator, known, longest, ())
-    most_s = max(longest.values(), default=0.0)
-    if most_s <= 0:
+    max_s = max(longest.values(), default=0.0)
+    if max_s <= 0:
         raise GraphError("a bound cannot be shared out among operators without cost; measure or estimate their costs")
-    return tuple(Budget(operator.name, operator.cost_s * bound_s / most_s) for operator in operators)
+    return tuple(Budget(operator.name, operator.cost_s * bound_s / max_s) for operator in operators)
 
 
 def _measure(
-    operator: Operator, known: Mapping[str, Operator], longest: dict[str, float], above: tuple[str, ...]
+    operator: BudgetedOperator, known: Mapping[str, BudgetedOperator], longest: dict[str, float], above: tuple[str, ...]
 ) -> float:
     """The cost of the costliest path that ends with an operator."""
     if operator.name in above:

@@ -14,11 +14,11 @@ class Buffering:
     """When a buffer is cut: after a time, or at a size if it fills before."""
 
     deadline_s: float
-    most_bytes: float = 1_000_000
+    max_bytes: float = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Cuts:
+class Flushes:
     """What one sender ships: a buffer every ``cycle_s``, for all receivers together."""
 
     gathered: Gathered
@@ -42,7 +42,7 @@ class Rows:
     sender_cv2: float
 
 
-def cuts_of(opened_per_s: float, opened_cv2: float, bytes_per_s: float, buffering: Buffering) -> Cuts:
+def flushes_of(opened_per_s: float, opened_cv2: float, bytes_per_s: float, buffering: Buffering) -> Flushes:
     """A sender's buffers. ``opened_per_s`` are the moments at which one may open: items read, or rows finished.
 
     After a cut the next opening is a residual time away: exponential if they come at random (cv² of one),
@@ -50,43 +50,43 @@ def cuts_of(opened_per_s: float, opened_cv2: float, bytes_per_s: float, bufferin
     """
     lifetime_s = buffering.deadline_s
     if bytes_per_s:
-        lifetime_s = min(lifetime_s, buffering.most_bytes / bytes_per_s)
+        lifetime_s = min(lifetime_s, buffering.max_bytes / bytes_per_s)
     every_s, cv2 = 1 / opened_per_s, min(opened_cv2, 1.0)
     cycle_s = max(every_s, lifetime_s + every_s * (1 + cv2) / 2)
-    return Cuts(
+    return Flushes(
         gathered=Gathered(lifetime_s, every_s / cycle_s),
         cycle_s=cycle_s,
         cycle_cv2=(1 + 11 * cv2) / 12 * (every_s / cycle_s) ** 2,
     )
 
 
-def paced_cuts(every_s: float, record_bytes: float, buffering: Buffering) -> Cuts:
+def paced_flushes(every_s: float, record_bytes: float, buffering: Buffering) -> Flushes:
     """A source's buffers when a record is due every ``every_s``, as ``runtime.subtask`` reads such a source.
 
     It sleeps until the oldest record that is due has waited for the whole deadline, then reads and ships all that are.
     """
     lifetime_s = buffering.deadline_s
     if record_bytes:
-        lifetime_s = min(lifetime_s, buffering.most_bytes / record_bytes * every_s)
+        lifetime_s = min(lifetime_s, buffering.max_bytes / record_bytes * every_s)
     records = int(lifetime_s / every_s + _NOISE) + 1
-    return Cuts(Gathered(lifetime_s, 1 / records), records * every_s, 0.0)
+    return Flushes(Gathered(lifetime_s, 1 / records), records * every_s, 0.0)
 
 
-def rows_of(cuts: Cuts, items_per_s: float, senders: int, receivers: int) -> Rows:
+def rows_of(flushes: Flushes, items_per_s: float, senders: int, receivers: int) -> Rows:
     """Every sender's buffers, split by key over all receivers; keys are taken to be spread evenly.
 
     A cut of n items has a row for a receiver unless all n went elsewhere. The number of items is 1 +
     Poisson, of which an item sees (n−1)(1+1/n) others.
     """
-    cut_items = items_per_s * cuts.cycle_s
-    n = max(1.0, cut_items)
-    filled = min(1.0, cut_items) * (1 - (1 - 1 / receivers) ** n)
+    flush_items = items_per_s * flushes.cycle_s
+    n = max(1.0, flush_items)
+    filled = min(1.0, flush_items) * (1 - (1 - 1 / receivers) ** n)
     others = (n - 1) / receivers
     return Rows(
-        per_s=senders * filled / cuts.cycle_s,
-        items=cut_items / receivers / filled,
+        per_s=senders * filled / flushes.cycle_s,
+        items=flush_items / receivers / filled,
         items_var=others,
         seen_items=1 + others * (1 + 1 / n),
         senders=senders,
-        sender_cv2=filled * cuts.cycle_cv2 + 1 - filled,
+        sender_cv2=filled * flushes.cycle_cv2 + 1 - filled,
     )

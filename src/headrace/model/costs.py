@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from headrace.model.stages import Transfer
+from headrace.model.stagephases import Transfer
 
 SHUFFLED = Transfer(row_s=0.0027, var_s2=0.0008**2)
 """Pipe, shuffle and pipe: ``transfer_ms`` of ``headrace bench model-accuracy --quick`` in ``bench/results/2026-11-16.jsonl``."""

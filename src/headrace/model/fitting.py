@@ -13,11 +13,11 @@ from scipy.optimize import brentq
 from headrace.measure.moments import Moments
 from headrace.measure.report import Report, SubtaskReport
 from headrace.model.costs import PER_RECORD, Costs, StepCost
-from headrace.model.stages import Transfer
+from headrace.model.stagephases import Transfer
 
 _ALIKE = 0.2
 """Batches whose sizes vary less than this share of their mean count as equal."""
-_MOST_WAKE_S, _MOST_HELD_S = 0.1, 1.0
+_MAX_WAKE_S, _MAX_HELD_S = 0.1, 1.0
 _HELD_SHARE = 0.05
 """Rows that are held up: rare enough to leave the median alone, frequent enough to make the p99."""
 _ROUNDS = 8
@@ -78,8 +78,8 @@ def matched(
     is held up. The first is taken to be what moves the median, the second what moves the tail.
     """
     for _ in range(_ROUNDS):
-        costs = _solved(partial(_waking, costs), 0, _MOST_WAKE_S, predict_s, measured_s)
-        costs = _solved(partial(_held, costs), 1, _MOST_HELD_S, predict_s, measured_s)
+        costs = _solved(partial(_waking, costs), 0, _MAX_WAKE_S, predict_s, measured_s)
+        costs = _solved(partial(_held, costs), 1, _MAX_HELD_S, predict_s, measured_s)
     return costs
 
 
@@ -92,7 +92,7 @@ def _held(costs: Costs, mean_s: float) -> Costs:
 
 
 def _solved(
-    make: Callable[[float], Costs], which: int, most: float, predict_s: Callable[[Costs], tuple[float, float]],
+    make: Callable[[float], Costs], which: int, maximum: float, predict_s: Callable[[Costs], tuple[float, float]],
     measured_s: tuple[float, float],
 ) -> Costs:  # fmt: skip
     """The costs, of those that differ in one number from zero to ``most``, whose prediction is nearest."""
@@ -100,9 +100,9 @@ def _solved(
     def excess_s(value: float) -> float:
         return predict_s(make(value))[which] - measured_s[which]
 
-    least = 1e-6
-    if excess_s(least) >= 0:
-        return make(least)
-    if excess_s(most) <= 0:
-        return make(most)
-    return make(float(brentq(excess_s, least, most, xtol=1e-6)))
+    minimum = 1e-6
+    if excess_s(minimum) >= 0:
+        return make(minimum)
+    if excess_s(maximum) <= 0:
+        return make(maximum)
+    return make(float(brentq(excess_s, minimum, maximum, xtol=1e-6)))

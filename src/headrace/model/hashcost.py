@@ -17,20 +17,20 @@ class Buckets:
     """The numbers of buckets that need no recursion; fewest spills least."""
 
     fewest: int
-    most: int
+    maximum: int
 
     def check(self, buckets: int) -> None:
-        if not self.fewest <= buckets <= self.most:
-            raise ConfigError(f"{buckets} buckets would recurse: use {self.fewest} to {self.most}")
+        if not self.fewest <= buckets <= self.maximum:
+            raise ConfigError(f"{buckets} buckets would recurse: use {self.fewest} to {self.maximum}")
 
 
 def inc_buckets(memory_pages: int, states_pages: float) -> Buckets:
     """(U−1)/(B−2) − 1 ≤ h ≤ B−1; none at all when the states fit, refused below B = √U + 1.
 
     >>> inc_buckets(102, 1001)
-    Buckets(fewest=9, most=101)
+    Buckets(fewest=9, maximum=101)
     >>> inc_buckets(102, 101)
-    Buckets(fewest=0, most=101)
+    Buckets(fewest=0, maximum=101)
     """
     _check_memory(memory_pages, states_pages)
     if memory_pages >= states_pages + 1:
@@ -71,9 +71,9 @@ def dinc_slots(memory_pages: int, buckets: int, states_per_page: int, *, buffer_
 
 
 def _check_memory(memory_pages: int, states_pages: float) -> None:
-    least = math.ceil(math.sqrt(states_pages)) + 1
-    if states_pages <= 0 or memory_pages < max(3, least):
+    minimum = math.ceil(math.sqrt(states_pages)) + 1
+    if states_pages <= 0 or memory_pages < max(3, minimum):
         raise ConfigError(
             f"{memory_pages} pages of memory for {states_pages} pages of states: without recursion at least "
-            f"{max(3, least)} are needed"
+            f"{max(3, minimum)} are needed"
         )

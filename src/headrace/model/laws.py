@@ -40,16 +40,16 @@ class Law(Protocol):
 class Uniform:
     """Anywhere between two times alike: a wait for the next beat of a clock."""
 
-    least_s: float
-    most_s: float
+    min_s: float
+    max_s: float
 
     @property
     def mean_s(self) -> float:
-        return (self.least_s + self.most_s) / 2
+        return (self.min_s + self.max_s) / 2
 
     @property
     def var_s2(self) -> float:
-        return (self.most_s - self.least_s) ** 2 / 12
+        return (self.max_s - self.min_s) ** 2 / 12
 
     @staticmethod
     def matching(mean_s: float, var_s2: float) -> Uniform:
@@ -58,8 +58,8 @@ class Uniform:
         return Uniform(mean_s - half_s, mean_s + half_s)
 
     def below(self, times_s: Seconds) -> Seconds:
-        width_s = max(self.most_s - self.least_s, _NOTHING_S)
-        return np.clip((times_s - self.least_s) / width_s, 0.0, 1.0)
+        width_s = max(self.max_s - self.min_s, _NOTHING_S)
+        return np.clip((times_s - self.min_s) / width_s, 0.0, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class Gathered:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class WaitLaw:
     """A queue's wait: none when the server is idle, else exponential (exact for M/M/1)."""
 
     mean_s: float

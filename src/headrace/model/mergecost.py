@@ -21,7 +21,7 @@ _MAP_BUFFER_SHARE = 2 / 3
 
 
 @dataclass(frozen=True, slots=True)
-class Workload:
+class MergeWorkload:
     """D, K_m and K_r: input bytes, and output bytes per input byte of map and of reduce."""
 
     input_bytes: float
@@ -30,7 +30,7 @@ class Workload:
 
 
 @dataclass(frozen=True, slots=True)
-class Hardware:
+class MergeHardware:
     """N, B_m and B_r: nodes, and the buffer of a map and of a reduce task."""
 
     nodes: int
@@ -39,7 +39,7 @@ class Hardware:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class MergeSettings:
     """C, F and R: map chunk, merge factor, reducers per node."""
 
     chunk_bytes: float
@@ -70,17 +70,17 @@ class MergeCost:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class MergeChoice:
     """The cheapest settings of a grid, and what they are expected to cost."""
 
-    settings: Settings
+    settings: MergeSettings
     expected: MergeCost
 
 
 def merge_cost(
-    workload: Workload,
-    hardware: Hardware,
-    settings: Settings,
+    workload: MergeWorkload,
+    hardware: MergeHardware,
+    settings: MergeSettings,
     *,
     prices: Prices | None = None,
     written: WrittenBytes = written_bytes,
@@ -94,25 +94,25 @@ def merge_cost(
 
 
 def choose(
-    workload: Workload,
-    hardware: Hardware,
-    grid: Iterable[Settings],
+    workload: MergeWorkload,
+    hardware: MergeHardware,
+    grid: Iterable[MergeSettings],
     *,
     prices: Prices | None = None,
     written: WrittenBytes = written_bytes,
-) -> Choice:
+) -> MergeChoice:
     """The settings of ``grid`` with the least T; the first of equals."""
     costs = [(s, merge_cost(workload, hardware, s, prices=prices, written=written)) for s in grid]
     if not costs:
         raise ConfigError("there is nothing to choose from: the grid of settings is empty")
-    return Choice(*min(costs, key=lambda pair: pair[1].time_s))
+    return MergeChoice(*min(costs, key=lambda pair: pair[1].time_s))
 
 
-def settings_by_rule(workload: Workload, hardware: Hardware, reduce_slots: int) -> Settings:
+def settings_by_rule(workload: MergeWorkload, hardware: MergeHardware, reduce_slots: int) -> MergeSettings:
     """Section 3.3.2.1: the largest chunk whose output fits its buffer, one-pass merge, one wave of reducers."""
-    _, runs = _runs(workload, hardware, Settings(1, 2, reduce_slots))
+    _, runs = _runs(workload, hardware, MergeSettings(1, 2, reduce_slots))
     chunk_bytes = hardware.map_buffer_bytes / workload.map_ratio
-    return Settings(chunk_bytes, max(2, math.ceil(runs)), reduce_slots)
+    return MergeSettings(chunk_bytes, max(2, math.ceil(runs)), reduce_slots)
 
 
 def map_buffer_bytes(map_memory_bytes: float) -> float:
@@ -120,14 +120,16 @@ def map_buffer_bytes(map_memory_bytes: float) -> float:
     return map_memory_bytes * _MAP_BUFFER_SHARE
 
 
-def _runs(workload: Workload, hardware: Hardware, settings: Settings) -> tuple[float, float]:
+def _runs(workload: MergeWorkload, hardware: MergeHardware, settings: MergeSettings) -> tuple[float, float]:
     """α and β: initial runs of a map task and of a reduce task."""
     alpha = settings.chunk_bytes * workload.map_ratio / hardware.map_buffer_bytes
     shuffled = workload.input_bytes * workload.map_ratio / (hardware.nodes * settings.reducers)
     return alpha, shuffled / hardware.reduce_buffer_bytes
 
 
-def _moved_bytes(workload: Workload, hardware: Hardware, settings: Settings, written: WrittenBytes) -> float:
+def _moved_bytes(
+    workload: MergeWorkload, hardware: MergeHardware, settings: MergeSettings, written: WrittenBytes
+) -> float:
     """U of equation 3.1."""
     alpha, beta = _runs(workload, hardware, settings)
     ratio, factor = workload.map_ratio, settings.merge_factor
@@ -138,7 +140,9 @@ def _moved_bytes(workload: Workload, hardware: Hardware, settings: Settings, wri
     return moved + 2 * settings.reducers * written(beta, hardware.reduce_buffer_bytes, factor)
 
 
-def _requests(workload: Workload, hardware: Hardware, settings: Settings, written: WrittenBytes) -> float:
+def _requests(
+    workload: MergeWorkload, hardware: MergeHardware, settings: MergeSettings, written: WrittenBytes
+) -> float:
     """S of proposition 3.3.2."""
     alpha, beta = _runs(workload, hardware, settings)
     factor = settings.merge_factor
@@ -151,7 +155,7 @@ def _requests(workload: Workload, hardware: Hardware, settings: Settings, writte
     return maps * per_map + settings.reducers * per_reduce
 
 
-def _check(workload: Workload, hardware: Hardware, settings: Settings) -> None:
+def _check(workload: MergeWorkload, hardware: MergeHardware, settings: MergeSettings) -> None:
     check_factor(settings.merge_factor)
     positive = (
         workload.input_bytes, workload.map_ratio, hardware.nodes, hardware.map_buffer_bytes,

@@ -1,7 +1,7 @@
 """The latency of a path as a sum of independent phases, interrupted now and then by an epoch's gap.
 
 SCALLA section 2.9 adds twelve phases; which phases a path has is said by ``model.thesis`` for the
-thesis's system and by ``model.stages`` for ours.
+thesis's system and by ``model.stagephases`` for ours.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class GapWait:
     """A share of all items that waits uniformly between two times because of a gap."""
 
     share: float
-    least_s: float
-    most_s: float
+    min_s: float
+    max_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class EpochGap:
 
 
 @dataclass(frozen=True, slots=True)
-class Path:
+class PhasedPath:
     """Phases an item goes through one after the other, and the gap that some items meet besides."""
 
     phases: tuple[Phase, ...]
@@ -93,7 +93,7 @@ class Path:
     def spread(self) -> Spread:
         """Mean and variance of the whole latency."""
         body = reduce(add, (phase.spread for phase in self.phases), Spread(0.0, 0.0))
-        laws = [(wait.share, Uniform(wait.least_s, wait.most_s)) for wait in self._gap_waits()]
+        laws = [(wait.share, Uniform(wait.min_s, wait.max_s)) for wait in self._gap_waits()]
         mean_s = sum(share * law.mean_s for share, law in laws)
         second_s2 = sum(share * (law.var_s2 + law.mean_s**2) for share, law in laws)
         return body + Spread(mean_s, second_s2 - mean_s**2)
@@ -105,8 +105,8 @@ class Path:
         variance would call a p99 late that the gap does not reach, and the other way round.
         """
         body, waits = self._body(), self._gap_waits()
-        most_s = body.times_s[-1] + max((wait.most_s for wait in waits), default=0.0) + body.step_s
-        return float(brentq(lambda time_s: _late_share(body, waits, time_s) - (1 - share), -body.step_s, most_s))
+        max_s = body.times_s[-1] + max((wait.max_s for wait in waits), default=0.0) + body.step_s
+        return float(brentq(lambda time_s: _late_share(body, waits, time_s) - (1 - share), -body.step_s, max_s))
 
     def late_share(self, bound_s: float) -> float:
         """The share of items later than a bound."""
@@ -122,6 +122,6 @@ class Path:
 def _late_share(body: Total, waits: tuple[GapWait, ...], time_s: float) -> float:
     late = (1 - sum(wait.share for wait in waits)) * body.above(time_s)
     for wait in waits:
-        still = (wait.most_s - time_s + body.times_s) / max(wait.most_s - wait.least_s, 1e-12)
+        still = (wait.max_s - time_s + body.times_s) / max(wait.max_s - wait.min_s, 1e-12)
         late += wait.share * float(body.mass @ np.clip(still, 0.0, 1.0))
     return late

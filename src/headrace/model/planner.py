@@ -28,17 +28,17 @@ _RATES_TRIED = (0.98, 0.9, 0.75, 0.5, 0.25, 0.1, 0.03, 0.01, 0.001, 0.0001)
 low rates, where an item has nobody to share its buffer with."""
 
 
-class Plant(Protocol[Setting]):
+class PlannedSystem(Protocol[Setting]):
     """A system to be planned: what can be set, and the latency that follows."""
 
     @property
     def resource(self) -> str: ...
 
     @property
-    def least_period_s(self) -> float: ...
+    def min_period_s(self) -> float: ...
 
     @property
-    def most_period_s(self) -> float: ...
+    def max_period_s(self) -> float: ...
 
     def settings(self, resources: int) -> Iterable[Setting]:
         """All ways to use exactly so many resources."""
@@ -74,22 +74,22 @@ class Infeasible:
 
 
 def provision(
-    plant: Plant[Setting], rate_per_s: float, bound_s: float, most_resources: int
+    plant: PlannedSystem[Setting], rate_per_s: float, bound_s: float, max_resources: int
 ) -> Provision[Setting] | Infeasible:  # fmt: skip
     """The smallest number of resources that carries ``rate_per_s`` within ``bound_s``."""
     best: Provision[Setting] | None = None
-    for resources in range(1, most_resources + 1):
+    for resources in range(1, max_resources + 1):
         found = largest_rate(plant, resources, bound_s)
         if found is not None and found.rate_per_s >= rate_per_s:
-            settled = _settle(plant, found, rate_per_s, bound_s)
-            if settled is not None:
-                return settled
+            fitting = _fitted(plant, found, rate_per_s, bound_s)
+            if fitting is not None:
+                return fitting
         best = max(filter(None, (best, found)), key=lambda p: p.rate_per_s, default=None)
-    return _refusal(plant, rate_per_s, bound_s, most_resources, best)
+    return _refusal(plant, rate_per_s, bound_s, max_resources, best)
 
 
-def _settle(
-    plant: Plant[Setting], found: Provision[Setting], rate_per_s: float, bound_s: float
+def _fitted(
+    plant: PlannedSystem[Setting], found: Provision[Setting], rate_per_s: float, bound_s: float
 ) -> Provision[Setting] | None:
     """The provision as it is for its largest rate, or with another period if that is too long for the rate asked."""
     if plant.latency_s(rate_per_s, found.setting, found.period_s) <= bound_s:
@@ -98,7 +98,7 @@ def _settle(
     return replace(found, period_s=period_s) if latency_s <= bound_s else None
 
 
-def largest_rate(plant: Plant[Setting], resources: int, bound_s: float) -> Provision[Setting] | None:
+def largest_rate(plant: PlannedSystem[Setting], resources: int, bound_s: float) -> Provision[Setting] | None:
     """Λ(S): the provision for the largest rate within the bound, or None if no rate can be had.
 
     Settings that could not beat the best so far, even if latency were no object, are not looked at.
@@ -117,14 +117,14 @@ def largest_rate(plant: Plant[Setting], resources: int, bound_s: float) -> Provi
 
 
 def best_period(
-    plant: Plant[Setting], rate_per_s: float, setting: Setting, enough_s: float = 0.0
+    plant: PlannedSystem[Setting], rate_per_s: float, setting: Setting, enough_s: float = 0.0
 ) -> tuple[float, float]:  # fmt: skip
     """The period of least latency, and that latency; stops at the first that is at most ``enough_s``.
 
     A scan first: where short periods overload a queue the latency is infinite, and a minimiser that
     starts there would be lost.
     """
-    periods_s = np.geomspace(plant.least_period_s, plant.most_period_s, _PERIODS_TRIED).tolist()
+    periods_s = np.geomspace(plant.min_period_s, plant.max_period_s, _PERIODS_TRIED).tolist()
     tried: list[tuple[float, float]] = []
     for period_s in periods_s:
         latency_s = plant.latency_s(rate_per_s, setting, period_s)
@@ -143,7 +143,7 @@ def best_period(
     return min((latency_s, period_s), (float(finest.fun), exp(finest.x)))[::-1]
 
 
-def _feasible(plant: Plant[Setting], setting: Setting, bound_s: float, rate_per_s: float) -> bool:
+def _feasible(plant: PlannedSystem[Setting], setting: Setting, bound_s: float, rate_per_s: float) -> bool:
     return best_period(plant, rate_per_s, setting, bound_s)[1] <= bound_s
 
 
@@ -166,15 +166,13 @@ def _largest_feasible(feasible: Callable[[float], bool], limit: float, to_beat: 
 
 
 def _refusal(
-    plant: Plant[Setting], rate_per_s: float, bound_s: float, resources: int, best: Provision[Setting] | None
+    plant: PlannedSystem[Setting], rate_per_s: float, bound_s: float, resources: int, best: Provision[Setting] | None
 ) -> Infeasible:
-    least_s = min(
+    min_s = min(
         (best_period(plant, rate_per_s, s)[1] for n in range(1, resources + 1) for s in plant.settings(n)), default=inf
     )
     rate = best.rate_per_s if best is not None else None
     what = f"{rate_per_s:g} items/s within {in_words(bound_s)} cannot be had with {resources} {plant.resource} or fewer"
-    at_rate = (
-        f"the smallest bound at this rate is {in_words(least_s)}" if least_s < inf else "no bound holds at this rate"
-    )
+    at_rate = f"the smallest bound at this rate is {in_words(min_s)}" if min_s < inf else "no bound holds at this rate"
     within = f"the largest rate within the bound is {rate:.6g} items/s" if rate else "no rate stays within the bound"
-    return Infeasible(f"{what}: {at_rate}, {within}", least_s if least_s < inf else None, rate)
+    return Infeasible(f"{what}: {at_rate}, {within}", min_s if min_s < inf else None, rate)

@@ -9,14 +9,14 @@ from math import inf
 from typing import Literal
 
 from headrace.errors import UnstableError
-from headrace.model import stages as ours
+from headrace.model import stagephases as ours
 from headrace.model import thesis
 from headrace.model.buffers import Buffering
 from headrace.model.quantiles import Spread, cantelli_quantile_s, normal_quantile_s, window_spread
 
 
 @dataclass(frozen=True, slots=True)
-class Windows:
+class WindowModel:
     """Windows that one reducer closes at a time, and how long each takes to finalize."""
 
     per_reducer: int
@@ -32,20 +32,20 @@ class ThesisPlant:
     """
 
     job: thesis.JobStatistics
-    node: thesis.Hardware
+    node: thesis.ThesisHardware
     quantile: float | None = None
     tail: Literal["normal", "cantelli"] = "normal"
-    windows: Windows | None = None
+    windows: WindowModel | None = None
     resource: str = "nodes"
-    least_period_s: float = 0.005
-    most_period_s: float = 2.0
+    min_period_s: float = 0.005
+    max_period_s: float = 2.0
 
-    def settings(self, resources: int) -> Iterator[thesis.Layout]:
+    def settings(self, resources: int) -> Iterator[thesis.ThesisLayout]:
         for mappers in range(1, self.node.cores):
             for reducers in range(1, self.node.cores - mappers + 1):
-                yield thesis.Layout(resources, mappers, reducers)
+                yield thesis.ThesisLayout(resources, mappers, reducers)
 
-    def limit_per_s(self, setting: thesis.Layout) -> float:
+    def limit_per_s(self, setting: thesis.ThesisLayout) -> float:
         core = self.node.cycles_per_s / self.node.cores * setting.nodes
         updates = self.job.update_cycles * self.job.outputs_per_input
         return min(
@@ -54,7 +54,7 @@ class ThesisPlant:
             self.node.network_bytes_per_s / self.job.input_bytes if self.job.input_bytes else inf,
         )
 
-    def latency_s(self, rate_per_s: float, setting: thesis.Layout, period_s: float) -> float:
+    def latency_s(self, rate_per_s: float, setting: thesis.ThesisLayout, period_s: float) -> float:
         bounded = self.tail == "cantelli"
         try:
             latency = thesis.path_of(
@@ -64,7 +64,7 @@ class ThesisPlant:
             return inf
         return self._metric_s(latency, setting)
 
-    def _metric_s(self, latency: Spread, setting: thesis.Layout) -> float:
+    def _metric_s(self, latency: Spread, setting: thesis.ThesisLayout) -> float:
         if self.windows is not None:
             latency = window_spread(
                 latency,
@@ -91,15 +91,15 @@ class RuntimePlant:
     whose service the path begins, None for one from a source.
     """
 
-    stages: tuple[ours.Stage, ...]
+    stages: tuple[ours.StagePhases, ...]
     quantile: float | None = None
     bounded: bool = True
     gap_s: float = 0.0
     epoch_s: float = 60.0
-    most_bytes: float = 1_000_000
+    max_bytes: float = 1_000_000
     resource: str = "subtasks"
-    least_period_s: float = 0.001
-    most_period_s: float = 0.5
+    min_period_s: float = 0.001
+    max_period_s: float = 0.5
     first: int | None = None
 
     def settings(self, resources: int) -> Iterator[tuple[int, ...]]:
@@ -108,10 +108,10 @@ class RuntimePlant:
             yield tuple(b - a for a, b in zip((0, *ends), (*ends, resources), strict=True))
 
     def limit_per_s(self, setting: tuple[int, ...]) -> float:
-        return (ours.MOST_BUSY if self.bounded else 1.0) / max(ours.busy_shares(1.0, self.stages, setting))
+        return (ours.MAX_BUSY if self.bounded else 1.0) / max(ours.busy_shares(1.0, self.stages, setting))
 
     def latency_s(self, rate_per_s: float, setting: tuple[int, ...], period_s: float) -> float:
-        buffering = Buffering(period_s, self.most_bytes)
+        buffering = Buffering(period_s, self.max_bytes)
         try:
             path = ours.path_of(
                 rate_per_s, self.stages, setting, buffering,

@@ -21,7 +21,7 @@ _NOISE = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
-class Moments:
+class QueueMoments:
     """The first three raw moments of a time: E(T), E(T²), E(T³)."""
 
     mean_s: float
@@ -37,23 +37,23 @@ class Moments:
         """Squared coefficient of variation."""
         return self.var_s2 / self.mean_s**2
 
-    def scaled_to(self, mean_s: float) -> Moments:
+    def scaled_to(self, mean_s: float) -> QueueMoments:
         """The same shape with another mean: what a measured time becomes at another rate or size."""
         by = mean_s / self.mean_s
-        return Moments(mean_s, self.second_s2 * by**2, self.third_s3 * by**3)
+        return QueueMoments(mean_s, self.second_s2 * by**2, self.third_s3 * by**3)
 
     @staticmethod
-    def fixed(mean_s: float = 1.0) -> Moments:
-        return Moments(mean_s, mean_s**2, mean_s**3)
+    def fixed(mean_s: float = 1.0) -> QueueMoments:
+        return QueueMoments(mean_s, mean_s**2, mean_s**3)
 
     @staticmethod
-    def gamma(mean_s: float, cv2: float) -> Moments:
+    def gamma(mean_s: float, cv2: float) -> QueueMoments:
         """Gamma times: ``cv2=1`` is exponential, ``1/k`` Erlang with k phases, 0 fixed."""
-        return Moments(mean_s, mean_s**2 * (1 + cv2), mean_s**3 * (1 + cv2) * (1 + 2 * cv2))
+        return QueueMoments(mean_s, mean_s**2 * (1 + cv2), mean_s**3 * (1 + cv2) * (1 + 2 * cv2))
 
     @staticmethod
-    def of_sample(values_s: Seconds) -> Moments:
-        return Moments(*(float(np.mean(values_s**power)) for power in (1, 2, 3)))
+    def of_sample(values_s: Seconds) -> QueueMoments:
+        return QueueMoments(*(float(np.mean(values_s**power)) for power in (1, 2, 3)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class WaitBounds:
         return max(0.0, self.second_s2 - self.mean_s**2)
 
 
-def wait_bounds(arrivals: Moments, service: Moments) -> WaitBounds:
+def wait_bounds(arrivals: QueueMoments, service: QueueMoments) -> WaitBounds:
     """Bounds on the wait (SCALLA 2.9): Kingman's for the mean, and its cubic analogue for E(W²).
 
     With X = T_a − T_s and the idle time Y of one step of Lindley's recursion, taking W' − Y = W − X to
@@ -92,7 +92,7 @@ def wait_bounds(arrivals: Moments, service: Moments) -> WaitBounds:
     return WaitBounds(mean_s, x2 * mean_s / slack_s + (a.third_s3 - x3) / (3 * slack_s))
 
 
-def kingman(service: float, gap: float, gap_cv2: float, service_cv2: float) -> float:
+def kingman(service: float, gap: float, interarrival_cv2: float, service_cv2: float) -> float:
     """Kingman's product form in the unit of its times; infinite from full utilisation on, where it turns negative.
 
     >>> round(kingman(10.0, 12.5, 1.0, 1.0), 9)
@@ -101,10 +101,10 @@ def kingman(service: float, gap: float, gap_cv2: float, service_cv2: float) -> f
     busy = service / gap
     if busy >= 1 - _NOISE:
         return inf
-    return service * busy / (1 - busy) * (gap_cv2 + service_cv2) / 2
+    return service * busy / (1 - busy) * (interarrival_cv2 + service_cv2) / 2
 
 
-def kingman_wait_s(arrivals: Moments, service: Moments) -> float:
+def kingman_wait_s(arrivals: QueueMoments, service: QueueMoments) -> float:
     """Kingman's product form W_K (Nephele 2.9); infinite from full utilisation on.
 
     >>> round(kingman_wait_s(Moments.gamma(0.0125, 1.0), Moments.gamma(0.010, 1.0)), 6)
@@ -113,14 +113,14 @@ def kingman_wait_s(arrivals: Moments, service: Moments) -> float:
     return kingman(service.mean_s, arrivals.mean_s, arrivals.cv2, service.cv2)
 
 
-def fitted_error(measured_wait_s: float, arrivals: Moments, service: Moments) -> float | None:
+def fitted_error(measured_wait_s: float, arrivals: QueueMoments, service: QueueMoments) -> float | None:
     """The coefficient e = w/W_K that makes the model exact where it was measured; None if W_K says nothing."""
     predicted_s = kingman_wait_s(arrivals, service)
     return measured_wait_s / predicted_s if 0 < predicted_s < inf else None
 
 
 def fitted_wait_s(
-    subtasks: int, *, measured_subtasks: int, arrivals: Moments, service: Moments, error: float = 1.0
+    subtasks: int, *, measured_subtasks: int, arrivals: QueueMoments, service: QueueMoments, error: float = 1.0
 ) -> float:
     """W(p*): the wait with another number of subtasks (Nephele 2.9), all else as measured at p.
 
@@ -131,7 +131,7 @@ def fitted_wait_s(
     return error * kingman_wait_s(spread, service)
 
 
-def expected_wait_s(arrivals_cv2: float, service: Moments, busy: float) -> float:
+def expected_wait_s(arrivals_cv2: float, service: QueueMoments, busy: float) -> float:
     """Kingman's product form with the correction of Krämer and Langenbach-Belz (1976) for regular arrivals.
 
     Both theses leave it out. It matters here because buffers cut by deadline come nearly periodically,
@@ -146,7 +146,7 @@ def expected_wait_s(arrivals_cv2: float, service: Moments, busy: float) -> float
     return service.mean_s * busy / (1 - busy) * both / 2 * regular
 
 
-def daley_wait_s(arrivals_cv2: float, service: Moments, busy: float) -> float:
+def daley_wait_s(arrivals_cv2: float, service: QueueMoments, busy: float) -> float:
     """Daley's (1977) upper bound on the mean wait: Kingman's with ρ(2−ρ)·Var(T_a).
 
     At low load Kingman's is half an inter-arrival time, however short the service; this one vanishes.
@@ -162,12 +162,12 @@ def merged_cv2(sender_cv2: float, senders: int, busy: float) -> float:
     return weight * sender_cv2 + 1 - weight
 
 
-def lindley_waits_s(arrival_gaps_s: Seconds, services_s: Seconds) -> Seconds:
+def lindley_waits_s(interarrivals_s: Seconds, services_s: Seconds) -> Seconds:
     """The wait of each customer of a simulated queue, which starts empty.
 
-    ``arrival_gaps_s[i]`` is the time between customers i and i+1. This is Lindley's recursion
+    ``interarrivals_s[i]`` is the time between customers i and i+1. This is Lindley's recursion
     W' = max(0, W + T_s − T_a), unrolled: a random walk less its running minimum.
     """
-    walk = np.concatenate([[0.0], np.cumsum(services_s - arrival_gaps_s)])
+    walk = np.concatenate([[0.0], np.cumsum(services_s - interarrivals_s)])
     waits: Seconds = walk - np.minimum.accumulate(walk)
     return waits

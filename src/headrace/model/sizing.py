@@ -17,7 +17,7 @@ from headrace.model.plants import RuntimePlant
 
 Limits = tuple[tuple[int, int], ...]
 """Per stage: the fewest and the most subtasks."""
-_MOST_TRIED = 256
+_MAX_TRIED = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,17 +38,17 @@ class Unattainable:
 
 def smallest(plant: RuntimePlant, rate_per_s: float, bound_s: float, limits: Limits) -> Sizing | Unattainable:
     """The setting of fewest subtasks, in all, that keeps the bound; of equal ones that of least latency."""
-    least_s = inf
+    min_s = inf
     found: list[tuple[float, tuple[int, ...]]] = []
     for setting in _settings(limits):
         if found and sum(setting) > sum(found[0][1]):
             break
         latency_s = best_period(plant, rate_per_s, setting)[1]
-        least_s = min(least_s, latency_s)
+        min_s = min(min_s, latency_s)
         if latency_s <= bound_s:
             found.append((latency_s, setting))
     if not found:
-        return Unattainable(least_s if least_s < inf else None)
+        return Unattainable(min_s if min_s < inf else None)
     setting = min(found)[1]
     deadline_s = longest_deadline_s(plant, rate_per_s, setting, bound_s)
     assert deadline_s is not None
@@ -66,16 +66,16 @@ def longest_deadline_s(
     def excess_s(logged: float) -> float:
         return min(plant.latency_s(rate_per_s, subtasks, exp(logged)), 1e6) - bound_s
 
-    if excess_s(log(plant.most_period_s)) <= 0:
-        return plant.most_period_s
-    return exp(float(brentq(excess_s, log(best_s), log(plant.most_period_s), xtol=1e-3))) * 0.998
+    if excess_s(log(plant.max_period_s)) <= 0:
+        return plant.max_period_s
+    return exp(float(brentq(excess_s, log(best_s), log(plant.max_period_s), xtol=1e-3))) * 0.998
 
 
 def _settings(limits: Limits) -> list[tuple[int, ...]]:
     """All settings, fewest subtasks first; where there are very many, only the even ones and the largest."""
-    ranges = [range(least, most + 1) for least, most in limits]
-    if prod(map(len, ranges)) <= _MOST_TRIED:
+    ranges = [range(minimum, maximum + 1) for minimum, maximum in limits]
+    if prod(map(len, ranges)) <= _MAX_TRIED:
         return sorted(product(*ranges), key=sum)
-    widest = max(most for _, most in limits)
-    even = {tuple(min(max(n, least), most) for least, most in limits) for n in range(1, widest + 1)}
+    widest = max(maximum for _, maximum in limits)
+    even = {tuple(min(max(n, minimum), maximum) for minimum, maximum in limits) for n in range(1, widest + 1)}
     return sorted(even, key=sum)

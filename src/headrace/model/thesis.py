@@ -2,7 +2,7 @@
 
 A distributor packs tuples into mini-batches, mappers on S nodes pack their output into shuffle
 batches, reducers fetch those by heartbeat. How load depends on the settings is left open there [O];
-what we chose is said below. ``model.stages`` has the phases of our own runtime.
+what we chose is said below. ``model.stagephases`` has the phases of our own runtime.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headrace.model.laws import Gamma, Law, Uniform, Waiting
-from headrace.model.phases import Path, Phase
-from headrace.model.queueing import Moments, wait_bounds
+from headrace.model.laws import Gamma, Law, Uniform, WaitLaw
+from headrace.model.phases import Phase, PhasedPath
+from headrace.model.queueing import QueueMoments, wait_bounds
 
-_SAME = Moments.fixed()
+_SAME = QueueMoments.fixed()
 
 
 @dataclass(frozen=True, slots=True)
 class QueueShape:
     """Measured shape of inter-arrival and service times of one queue, scaled to a mean of one second."""
 
-    arrivals: Moments = _SAME
-    service: Moments = _SAME
+    arrivals: QueueMoments = _SAME
+    service: QueueMoments = _SAME
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class JobStatistics:
 
 
 @dataclass(frozen=True, slots=True)
-class Hardware:
+class ThesisHardware:
     """One node. ``disk_bytes_per_s`` is D as measured: throughput at increasing write rates."""
 
     cores: int
@@ -56,7 +56,7 @@ class Hardware:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ThesisLayout:
     """Integer settings: nodes, and mappers and reducers on each."""
 
     nodes: int
@@ -74,7 +74,7 @@ class Periods:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class ThesisLoad:
     """Seconds of work per batch: map, update, send, write, and fetch of one reducer's part."""
 
     map_s: float
@@ -85,8 +85,8 @@ class Load:
 
 
 def path_of(
-    rate_per_s: float, job: JobStatistics, node: Hardware, layout: Layout, periods: Periods, *, bounded: bool = True
-) -> Path:  # fmt: skip
+    rate_per_s: float, job: JobStatistics, node: ThesisHardware, layout: ThesisLayout, periods: Periods, *, bounded: bool = True
+) -> PhasedPath:  # fmt: skip
     """L1 to L12 at a rate. Raises UnstableError if one of the four queues cannot keep up.
 
     ``bounded``: queues have the thesis's bound on E(W²), for guarantees. It is far above the truth where
@@ -101,7 +101,7 @@ def path_of(
         _queue(job.writing, periods.shuffle_s, load.write_s, bounded),
         _queue(job.updating, periods.shuffle_s / mappers, load.update_s, bounded),
     )
-    return Path((
+    return PhasedPath((
         Phase("L1 input batching", (Uniform(0.0, periods.input_s),)),
         Phase("L2 queue Q_D", (queues[0],)),
         Phase("L3 network", (_batch(job.sending, load.send_s),)),
@@ -117,7 +117,9 @@ def path_of(
     ))  # fmt: skip
 
 
-def load_of(rate_per_s: float, job: JobStatistics, node: Hardware, layout: Layout, periods: Periods) -> Load:
+def load_of(
+    rate_per_s: float, job: JobStatistics, node: ThesisHardware, layout: ThesisLayout, periods: Periods
+) -> ThesisLoad:
     """Times per batch, each at what the rest of the node leaves of the resource, at most one core of CPU."""
     mappers, reducers = layout.nodes * layout.mappers, layout.nodes * layout.reducers
     outputs_per_s = job.outputs_per_input * rate_per_s
@@ -130,7 +132,7 @@ def load_of(rate_per_s: float, job: JobStatistics, node: Hardware, layout: Layou
     input_bytes_per_s = rate_per_s * job.input_bytes / layout.nodes
     shuffle_bytes_per_s = outputs_per_s * job.output_bytes / layout.nodes
     disk = float(np.interp(shuffle_bytes_per_s, node.disk_write_rates, node.disk_bytes_per_s))
-    return Load(
+    return ThesisLoad(
         map_s=map_cycles / _cpu(node, all_per_s - mapper_per_s),
         update_s=update_cycles / _cpu(node, all_per_s - reducer_per_s),
         send_s=_transfer(rate_per_s * periods.input_s * job.input_bytes, node.network_bytes_per_s, shuffle_bytes_per_s),
@@ -150,7 +152,7 @@ def load_of(rate_per_s: float, job: JobStatistics, node: Hardware, layout: Layou
 _NOTHING_LEFT = 1e-9
 
 
-def _cpu(node: Hardware, others_per_s: float) -> float:
+def _cpu(node: ThesisHardware, others_per_s: float) -> float:
     share = min(1 - others_per_s / node.cycles_per_s, 1 / node.cores)
     return max(share, _NOTHING_LEFT) * node.cycles_per_s
 
@@ -182,4 +184,4 @@ def _place(shape: QueueShape, service_s: float, together: float) -> Uniform:
 
 def _queue(shape: QueueShape, every_s: float, service_s: float, bounded: bool) -> Law:
     bounds = wait_bounds(shape.arrivals.scaled_to(every_s), shape.service.scaled_to(service_s))
-    return Gamma(bounds.mean_s, bounds.var_s2) if bounded else Waiting(bounds.mean_s, service_s / every_s)
+    return Gamma(bounds.mean_s, bounds.var_s2) if bounded else WaitLaw(bounds.mean_s, service_s / every_s)

@@ -1,6 +1,7 @@
-"""Inside a Spark worker: the subtask loop, buffers, operators and windows.
+"""Inside a Spark worker: one subtask of one stage, from rows that come in to rows that leave.
 
-In come rows of buffers from the stage before (or polls of source readers) and control messages; out
-go rows of buffers for the next stage, sink writes, and at the epoch's end a description of what
-changed. Imports neither Spark nor the control plane.
+A record's way: ``wire`` (a row arrives and is taken apart) → ``operators`` and ``reduce`` (steps call each other, or
+wait their turn in ``scheduling`` and ``shedding``) → ``wire`` (buffers are filled, flushed and routed). ``metering``
+watches all of it. On top: ``plan`` (what a worker is told), ``build`` (operators from a plan), ``subtask`` (the loop),
+``epoch`` (a subtask's way through one attempt). Imports neither Spark nor the control plane.
 """

@@ -20,24 +20,26 @@ from headrace.graph.nodes import (
     TransformNode,
 )
 from headrace.graph.stages import Edge, Stage
-from headrace.graph.windows import TimeWindow, WholeInput
-from headrace.runtime.edges import Combiner, EdgeWriter
-from headrace.runtime.ends import Sink, Source
-from headrace.runtime.frames import sender_id
-from headrace.runtime.joining import Join
-from headrace.runtime.keyed import KeyedReduce
-from headrace.runtime.links import Link, Links
-from headrace.runtime.meter import ChannelMeter, StepMeter
-from headrace.runtime.operators import Forward, Operator, Transform
-from headrace.runtime.paned import PanedReduce
+from headrace.graph.windowing import TimeWindow, WholeInput
+from headrace.runtime.metering.meter import ChannelMeter, StepMeter
+from headrace.runtime.metering.stamps import Stamp
+from headrace.runtime.operators.joins import Join
+from headrace.runtime.operators.operator import Operator
+from headrace.runtime.operators.process import Process
+from headrace.runtime.operators.sinks import SinkOperator
+from headrace.runtime.operators.sources import SourceOperator
+from headrace.runtime.operators.transforms import Forward, Transform
+from headrace.runtime.operators.usercode import Guard
 from headrace.runtime.plan import JobPlan
-from headrace.runtime.process import Process
-from headrace.runtime.reducing import Place, Reduce, WholeInputReduce, make_table
-from headrace.runtime.sharedpanes import SharedPanes
-from headrace.runtime.stamps import Stamp
-from headrace.runtime.usercode import Guard
-from headrace.runtime.windowed import DirectReduce
-from headrace.state.table import Partials
+from headrace.runtime.reduce.direct import DirectReduce
+from headrace.runtime.reduce.keyedreduce import KeyedReduce
+from headrace.runtime.reduce.paned import PanedReduce
+from headrace.runtime.reduce.reduce import Place, Reduce, WholeInputReduce, make_table
+from headrace.runtime.reduce.sharedpanes import SharedPanes
+from headrace.runtime.wire.edges import Combiner, EdgeWriter
+from headrace.runtime.wire.frames import sender_id
+from headrace.runtime.wire.links import Link, Links
+from headrace.state.table.rowtable import Partials
 
 DeadLetter = Callable[[str, str, str], None]
 
@@ -75,7 +77,7 @@ def build_operator(plan: JobPlan, node: Node, guard: Guard) -> Operator:
             logs = plan.checkpoint / "headrace" / "logs"
             idle_us = int(settings.idle_s * 1e6)
             partitions = plan.partitions[node.name]
-            return Source(node, plan.schemas[node.name], guard, partitions, logs, idle_us, eager=plan.eager)
+            return SourceOperator(node, plan.schemas[node.name], guard, partitions, logs, idle_us, eager=plan.eager)
         case TransformNode():
             return Transform(node, plan.schemas[node.name], guard, plan.time_columns[node.inputs[0]])
         case ReduceNode():
@@ -90,7 +92,7 @@ def build_operator(plan: JobPlan, node: Node, guard: Guard) -> Operator:
             sides = plan.schema_into(node.name, 0), plan.schema_into(node.name, 1)
             return Join(node, sides, plan.schemas[node.name], slices)
         case SinkNode():
-            return Sink(node)
+            return SinkOperator(node)
         case _:
             return Forward(node.name, len(node.inputs), plan.schemas[node.name])
 

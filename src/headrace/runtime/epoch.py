@@ -10,9 +10,9 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from headrace.runtime.inbox import Inbox, read_into
 from headrace.runtime.plan import JobPlan, Ticket
 from headrace.runtime.subtask import Control, Subtask
+from headrace.runtime.wire.inbox import Inbox, read_into
 
 
 class Channel(Control, Protocol):

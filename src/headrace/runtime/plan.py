@@ -13,7 +13,7 @@ from headrace.connect.sink import Staged
 from headrace.graph.nodes import Graph
 from headrace.graph.stages import Layout
 from headrace.runtime.orders import Orders
-from headrace.state.segments import StoredChange
+from headrace.state.durable.segments import StoredChange
 from headrace.tokens import Token
 
 TimeColumn = tuple[str, str | None]
@@ -110,7 +110,7 @@ class Description:
 
     @staticmethod
     def from_wire(data: dict[str, Any]) -> Description:
-        from headrace.state.segments import BlockRef
+        from headrace.state.durable.segments import BlockRef
 
         return Description(
             data["stage"],

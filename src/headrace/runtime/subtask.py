@@ -19,20 +19,21 @@ from headrace.errors import FencedError, ProtocolError
 from headrace.graph.nodes import SinkNode
 from headrace.runtime.batch import Batch
 from headrace.runtime.build import build_operators
-from headrace.runtime.chunks import ChunkWriter
-from headrace.runtime.edges import now_us
-from headrace.runtime.ends import Sink, Source
-from headrace.runtime.inbox import End, Inbox, Row
-from headrace.runtime.intake import Intake
+from headrace.runtime.metering.reporting import Reporter
+from headrace.runtime.metering.stamps import Stamp
+from headrace.runtime.operators.sinks import SinkOperator
+from headrace.runtime.operators.sources import SourceOperator
 from headrace.runtime.orders import Orders
-from headrace.runtime.outlet import Outlet
 from headrace.runtime.plan import Description, JobPlan, Ticket
-from headrace.runtime.reducing import Reduce
-from headrace.runtime.reporting import Reporter
-from headrace.runtime.scheduler import Scheduler
-from headrace.runtime.stamps import Stamp
-from headrace.state.changes import Pending, Store
-from headrace.state.loading import load_slices
+from headrace.runtime.reduce.reduce import Reduce
+from headrace.runtime.scheduling.scheduler import Scheduler
+from headrace.runtime.wire.edges import now_us
+from headrace.runtime.wire.inbox import End, Inbox, Row
+from headrace.runtime.wire.intake import Intake
+from headrace.runtime.wire.outlet import Outlet
+from headrace.state.durable.changes import Pending, Store
+from headrace.state.durable.chunks import ChunkWriter
+from headrace.state.durable.loading import load_slices
 from headrace.tokens import Token
 
 _BUSY_ROWS_PER_TURN = 1_000_000
@@ -67,9 +68,11 @@ class Subtask:
         self._letters: dict[str, list[dict[str, str]]] = {}
         dead_letter = self._dead_letter if plan.graph.letters else None
         self._operators, self._guards = build_operators(plan, stage, dead_letter)
-        self._sources = [o for o in self._operators.values() if isinstance(o, Source)]
-        self._sinks = [o for o in self._operators.values() if isinstance(o, Sink)]
-        self._letter_sinks = {name: Sink(SinkNode(name, sink, ())) for name, sink in plan.graph.letter_sinks.items()}
+        self._sources = [o for o in self._operators.values() if isinstance(o, SourceOperator)]
+        self._sinks = [o for o in self._operators.values() if isinstance(o, SinkOperator)]
+        self._letter_sinks = {
+            name: SinkOperator(SinkNode(name, sink, ())) for name, sink in plan.graph.letter_sinks.items()
+        }
         self._stamp = Stamp()
         self._intake = Intake(plan, stage, self._operators, self._stamp)
         self._outlet = Outlet(plan, stage, self._stamp)
@@ -99,7 +102,7 @@ class Subtask:
         fresh = self.version is None
         held = {
             name: [p for p in range(plan.partitions[name]) if ticket.owns(p)]
-            if isinstance(operator, Source)
+            if isinstance(operator, SourceOperator)
             else slices
             for name, operator in self._operators.items()
         }
@@ -201,7 +204,7 @@ class Subtask:
 
     def close(self) -> None:
         for operator in self._operators.values():
-            if isinstance(operator, (Source, Reduce)):
+            if isinstance(operator, (SourceOperator, Reduce)):
                 operator.close()
         if self._chunks is not None:
             self._chunks.close()
@@ -242,9 +245,9 @@ class Subtask:
                     wait_us = min(wait_us, due + self._outlet.patience_us - now)
                 elif not source.exhausted:
                     wait_us = min(wait_us, 2_000)
-        cut_us = self._outlet.due_us()
-        if cut_us is not None:
-            wait_us = min(wait_us, cut_us - now)
+        flush_us = self._outlet.due_us()
+        if flush_us is not None:
+            wait_us = min(wait_us, flush_us - now)
         for operator in self._operators.values():
             at = operator.next_clock_us()
             if at is not None:

@@ -1,5 +1,6 @@
-"""Everything that touches Spark: session, compilation, epochs, supervision.
+"""Only what touches Spark.
 
-In comes a compiled ``JobPlan``; out comes a running query whose stages call ``worker.run_stage``.
-All py4j is in ``jvm``. ``epochs`` decides and is pure; ``runner`` and ``supervisor`` act.
+In comes a compiled ``JobPlan``; out comes a running query. ``session`` and ``java`` start it, ``compile`` makes its
+DataFrame, ``engines`` runs it in three modes, ``worker`` is what its tasks call, ``supervisor`` keeps it going and
+``handle`` is what the user holds. All py4j is in ``jvm``.
 """

@@ -12,10 +12,10 @@ from pyspark.sql import functions as F
 
 from headrace.channel.keys import Address
 from headrace.connect.dataframe import DataFrameSource
+from headrace.driver.sparkcommits import clock_offset
 from headrace.errors import ConfigError
 from headrace.graph.nodes import SourceNode
 from headrace.runtime.plan import JobPlan
-from headrace.spark.commits import clock_offset
 from headrace.spark.compile import chain
 from headrace.spark.external import encode
 from headrace.spark.jvm import EpochClock, release_clock

@@ -10,8 +10,8 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
-from headrace.runtime.frames import external_row
-from headrace.runtime.outlet import ROW_SCHEMA
+from headrace.runtime.wire.frames import external_row
+from headrace.runtime.wire.outlet import ROW_SCHEMA
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,12 @@ from pyspark import SparkConf
 from pyspark.sql import SparkSession
 
 from headrace.control.executors import PATIENCE_S, ExecutorPolicy
+from headrace.driver.journal import Journal
+from headrace.driver.provisioning import Executors
 from headrace.errors import EnvironmentMissingError
-from headrace.graph.slots import elastic_legs, least_slots
+from headrace.graph.slots import elastic_legs, min_slots
 from headrace.runtime.plan import JobPlan
-from headrace.spark.executors import Executors
-from headrace.spark.journal import Journal
-from headrace.spark.jvm import Fleet
+from headrace.spark.jvm import SparkFleet
 
 _log = logging.getLogger("headrace")
 _POLL_S = 0.05
@@ -32,14 +32,14 @@ def open_executors(session: SparkSession, plan: JobPlan, journal: Journal, *, ob
         if limits is not None:
             journal.say("hold", f"executors: {master} is one process and has none to manage")
         return Executors(journal)
-    fleet = Fleet(session)
+    fleet = SparkFleet(session)
     why_not = refusal(session.sparkContext.getConf(), plan) if limits is not None else None
     if why_not is not None:
         journal.say("hold", f"executors stay as they are: {why_not}")
     if limits is None or why_not is not None:
         return Executors(journal, fleet)
     cores = _cores(fleet) // int(session.sparkContext.getConf().get("spark.task.cpus", "1"))
-    floor = ceil(least_slots(plan.layout) / cores)
+    floor = ceil(min_slots(plan.layout) / cores)
     if floor > limits[1]:
         raise EnvironmentMissingError(
             f"the job needs {floor} executors of {cores} task slots at least, but executors={limits} allows {limits[1]}"
@@ -59,7 +59,7 @@ def refusal(conf: SparkConf, plan: JobPlan) -> str | None:
     return None
 
 
-def _cores(fleet: Fleet) -> int:
+def _cores(fleet: SparkFleet) -> int:
     end_s = time.monotonic() + PATIENCE_S
     while time.monotonic() < end_s:
         cores = fleet.cores()

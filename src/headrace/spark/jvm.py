@@ -57,7 +57,7 @@ def release_clock(session: SparkSession) -> None:
     jvm.org.apache.spark.sql.execution.datasources.v2.LowLatencyClock.setClock(jvm.org.apache.spark.util.SystemClock())
 
 
-class Fleet:
+class SparkFleet:
     """The executors of a cluster, through the developer API that PySpark lacks.
 
     ``request`` sets the total, which never ends an executor; ``kill`` lowers that total as well, so that a request

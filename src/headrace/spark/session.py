@@ -15,7 +15,7 @@ from headrace.spark.java import find_java
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class SparkSetting:
     """A Spark setting that a mode needs."""
 
     key: str
@@ -24,26 +24,26 @@ class Setting:
 
 
 _REALTIME = (
-    Setting("spark.sql.streaming.realTimeMode.allowlistCheck", "false", "the allow-list names no Python operator"),
-    Setting("spark.python.udf.pipelined.enabled", "true", "results leave a worker while input still arrives"),
-    Setting("spark.python.unix.domain.socket.enabled", "true", "TCP delays small writes by up to 50 ms"),
-    Setting("spark.sql.execution.pandas.udf.buffer.size", "4", "the default holds small rows back"),
-    Setting("spark.sql.execution.python.udf.buffer.size", "4", "the default holds small rows back"),
-    Setting("spark.sql.execution.arrow.maxRecordsPerBatch", "1", "a row is a whole buffer already"),
-    Setting("spark.shuffle.streaming.networkBufferMaxWaitTimeMs", "1", "the default waits 50 ms"),
-    Setting("spark.sql.streaming.realTimeMode.minBatchDuration", "1000", "lets epochs be short"),
-    Setting(
+    SparkSetting("spark.sql.streaming.realTimeMode.allowlistCheck", "false", "the allow-list names no Python operator"),
+    SparkSetting("spark.python.udf.pipelined.enabled", "true", "results leave a worker while input still arrives"),
+    SparkSetting("spark.python.unix.domain.socket.enabled", "true", "TCP delays small writes by up to 50 ms"),
+    SparkSetting("spark.sql.execution.pandas.udf.buffer.size", "4", "the default holds small rows back"),
+    SparkSetting("spark.sql.execution.python.udf.buffer.size", "4", "the default holds small rows back"),
+    SparkSetting("spark.sql.execution.arrow.maxRecordsPerBatch", "1", "a row is a whole buffer already"),
+    SparkSetting("spark.shuffle.streaming.networkBufferMaxWaitTimeMs", "1", "the default waits 50 ms"),
+    SparkSetting("spark.sql.streaming.realTimeMode.minBatchDuration", "1000", "lets epochs be short"),
+    SparkSetting(
         "spark.sql.streaming.stateStore.providerClass",
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
         "real-time mode wants it",
     ),
 )
 _STAGE_BY_STAGE = (
-    Setting("spark.sql.execution.arrow.maxRecordsPerBatch", "10000", "records come from Spark here"),
-    Setting("spark.sql.execution.arrow.maxBytesPerBatch", "67108864", "buffers are large rows"),
-    Setting("spark.sql.adaptive.enabled", "false", "partitions must stay as planned"),
-    Setting("spark.task.maxFailures", "1", "state and shuffle output must come from one attempt"),
-    Setting("spark.speculation", "false", "state and shuffle output must come from one attempt"),
+    SparkSetting("spark.sql.execution.arrow.maxRecordsPerBatch", "10000", "records come from Spark here"),
+    SparkSetting("spark.sql.execution.arrow.maxBytesPerBatch", "67108864", "buffers are large rows"),
+    SparkSetting("spark.sql.adaptive.enabled", "false", "partitions must stay as planned"),
+    SparkSetting("spark.task.maxFailures", "1", "state and shuffle output must come from one attempt"),
+    SparkSetting("spark.speculation", "false", "state and shuffle output must come from one attempt"),
 )
 _CHECKPOINTING = "org.apache.spark.sql.execution.streaming.checkpointing"
 _OURS = {
@@ -57,7 +57,7 @@ _OURS = {
 }
 
 
-def needed(mode: Mode) -> tuple[Setting, ...]:
+def needed(mode: Mode) -> tuple[SparkSetting, ...]:
     """The settings a mode relies on."""
     return _REALTIME if mode == "realtime" else _STAGE_BY_STAGE
 
@@ -103,7 +103,7 @@ def prepare(session: SparkSession, mode: Mode) -> None:
         )
 
 
-def _harmless(session: SparkSession, setting: Setting, current: str | None) -> bool:
+def _harmless(session: SparkSession, setting: SparkSetting, current: str | None) -> bool:
     """Settings that are as wanted although nobody set them."""
     if setting.key == "spark.task.maxFailures":
         return str(session.sparkContext.master).startswith("local[")  # local mode never retries a task

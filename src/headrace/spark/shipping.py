@@ -12,7 +12,7 @@ from typing import Any
 from pyspark import cloudpickle
 
 from headrace.graph.nodes import Graph, ProcessNode, ReduceNode, SinkNode, SourceNode, TransformNode
-from headrace.graph.reducers import UserReducer
+from headrace.graph.reduction import UserReducer
 
 _INSTALLED = [Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib")]
 _HEADRACE = Path(__file__).resolve().parents[1]

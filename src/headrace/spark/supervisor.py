@@ -16,30 +16,30 @@ from pyspark.sql import SparkSession
 from headrace.actuate.ranks import Ranks
 from headrace.channel.server import ChannelServer, Reply
 from headrace.connect.console import ConsoleSink
+from headrace.driver.committing import Committing
+from headrace.driver.coordinator import Coordinator
+from headrace.driver.failures import Failure, translated, understand
+from headrace.driver.hearing import Heard, Hearing
+from headrace.driver.journal import Journal
+from headrace.driver.leases import Workers
+from headrace.driver.planning import identity
+from headrace.driver.publishing import recover
+from headrace.driver.sparkcommits import last_committed
+from headrace.driver.status import State
+from headrace.driver.steering import Steering
 from headrace.errors import HeadraceError, RunFailedError
 from headrace.graph.nodes import SinkNode
 from headrace.runtime.orders import Orders
 from headrace.runtime.plan import Description, JobPlan
-from headrace.spark.commits import last_committed
-from headrace.spark.committing import Committing
 from headrace.spark.engines import BatchEngine, Engine, MicrobatchEngine, RealtimeEngine
-from headrace.spark.epochs import Coordinator
-from headrace.spark.failures import Failure, translated, understand
 from headrace.spark.fleet import open_executors
-from headrace.spark.hearing import Heard, Hearing
-from headrace.spark.journal import Journal
-from headrace.spark.leases import Workers
-from headrace.spark.planning import identity
-from headrace.spark.publishing import recover
 from headrace.spark.session import check_slots
-from headrace.spark.status import State
-from headrace.spark.steering import Steering
-from headrace.state.versions import Manifest, Versions
+from headrace.state.durable.versions import Manifest, Versions
 from headrace.tokens import Token
 
 _log = logging.getLogger("headrace")
 _LOOP_S = 0.02
-_LEAST_EPOCH_S = 5.0
+_MIN_EPOCH_S = 5.0
 _LONGEST_BACKOFF_S = 30.0
 
 
@@ -113,7 +113,7 @@ class Supervisor:
         try:
             while True:
                 commits = self._committing.commits
-                self._settle()
+                self._lay_out()
                 engine = self._start_engine()
                 failure = self._watch(engine)
                 self._quietly(engine.stop)
@@ -144,9 +144,9 @@ class Supervisor:
             self._clean_up()
             self._done.set()
 
-    def _settle(self) -> None:
+    def _lay_out(self) -> None:
         """Between two queries: go on with as many executors as are wanted, or as are left."""
-        plan = self._executors.settle(self.plan, self._steering.wanted(self.plan.layout))
+        plan = self._executors.laid_out(self.plan, self._steering.wanted(self.plan.layout))
         if plan is not self.plan:
             self._state = "restarting"
             with self._lock:
@@ -228,7 +228,7 @@ class Supervisor:
             self._stop_at_s is not None
             or now - began >= self._steering.epoch_s
             or self._sources_exhausted(token)
-            or (now - began >= _LEAST_EPOCH_S and self._coordinator.grows())
+            or (now - began >= _MIN_EPOCH_S and self._coordinator.grows())
         )
 
     def _sources_exhausted(self, token: Token) -> bool:

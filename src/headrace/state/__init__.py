@@ -1,7 +1,7 @@
-"""Keyed state: slices, tables, changes per epoch, and their durable form.
+"""Keyed state: what steps remember, in memory, beyond it, and durably.
 
-In come record batches (or a user's gets and sets) and the blocks of earlier epochs; out go results,
-and for each epoch one change per slice, named by attempt and digested. Imports neither Spark nor
-the control plane. A store is anything with ``changes()`` and ``load()``; the hash engines, backup
-and migration plug in behind those two.
+In come record batches (or a user's gets and sets); out go results, and at each commit what changed per slice. ``index``
+finds a key's row, ``table`` keeps rows of accumulators, ``spill`` goes beyond memory, ``stores`` serves joins and
+``process``, ``durable`` writes changes and brings them back. ``durable.changes.Store`` is what all kinds of state offer
+to it. Imports neither Spark nor the control plane.
 """

@@ -27,16 +27,18 @@ _27, _30, _31 = np.uint64(27), np.uint64(30), np.uint64(31)
 _M1, _M2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
 
+_INDEX = ("choosing", "idling", "keybytes", "keyhash", "layout", "policies", "probing", "registers")
 KERNEL_MODULES = (
-    *("compiled", "registers", "layout", "policies"),
-    *("keybytes", "keyhash", "probing", "idling", "residency", "buckets", "choosing", "blocks", "rowkernels"),
+    "compiled",
+    *(f"index/{name}" for name in (*_INDEX, "residency")),
+    *(f"spill/{name}" for name in ("blocks", "buckets", "rowkernels")),
 )
 """Where kernels, their parts and their constants are written."""
 
 
 def _digest_of_kernels() -> str | None:
     """A digest of all code that may be part of a kernel; None if it is in an archive."""
-    paths = [Path(__file__).with_name(f"{name}.py") for name in KERNEL_MODULES]
+    paths = [Path(__file__).parent / f"{name}.py" for name in KERNEL_MODULES]
     if not all(path.exists() for path in paths):
         return None
     return sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()

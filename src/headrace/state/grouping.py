@@ -15,7 +15,7 @@ from headrace.errors import SchemaError
 Rows = npt.NDArray[np.int64]
 Key = Hashable
 _NAN = float("nan")
-_MOST_CODES = 2**62
+_MAX_CODES = 2**62
 """Combined codes of several key columns stay below this, within 64 bits."""
 
 
@@ -27,7 +27,7 @@ def key_codes(columns: list[pa.Array]) -> tuple[Rows, list[Key]]:
     parts, size = [[values]], len(values)
     for column in columns[1:]:
         more, distinct = _codes(column)
-        if size * len(distinct) > _MOST_CODES:
+        if size * len(distinct) > _MAX_CODES:
             present, codes = _compact(codes, size)
             parts, size = [_decoded(present, parts)], len(present)
         codes, size = codes * len(distinct) + more, size * len(distinct)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from headrace.state.blocks import whole_words
-from headrace.state.buckets import bucket_of
-from headrace.state.choosing import DistinctKeys
-from headrace.state.index import KeyIndex
-from headrace.state.policies import FREQUENT
-from headrace.state.rowwords import RowWords
+from headrace.state.index.choosing import DistinctKeys
+from headrace.state.index.keyindex import KeyIndex
+from headrace.state.index.policies import FREQUENT
+from headrace.state.spill.blocks import whole_words
+from headrace.state.spill.buckets import bucket_of
+from headrace.state.spill.rowwords import RowWords
 
 _ROWS = 2000
 

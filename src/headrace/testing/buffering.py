@@ -44,20 +44,20 @@ class OpenBuffer:
             return self._take(len(self.emitted), np.maximum(self.emitted, from_s), [0] * 0)
         emitted = self.emitted.tolist()
         sizes: list[int] = []
-        cuts: list[float] = []
+        flushes: list[float] = []
         i = 0
         while i < len(emitted):
             due = max(emitted[i] + deadline_s, from_s)
             j = min(bisect_right(emitted, due, i), i + capacity)
-            cut = max(emitted[j - 1], from_s) if j - i == capacity else due
-            if cut > until_s:
+            leaves = max(emitted[j - 1], from_s) if j - i == capacity else due
+            if leaves > until_s:
                 if not flush or emitted[i] > until_s:
                     break
-                j, cut = min(j, bisect_right(emitted, until_s, i)), until_s
+                j, leaves = min(j, bisect_right(emitted, until_s, i)), until_s
             sizes.append(j - i)
-            cuts.append(cut)
+            flushes.append(leaves)
             i = j
-        return self._take(i, np.repeat(cuts, sizes), sizes)
+        return self._take(i, np.repeat(flushes, sizes), sizes)
 
     def _take(self, n: int, at: Floats, sizes: list[int]) -> Shipped:
         emitted, born = self.emitted[:n], self.born[:n]

@@ -28,7 +28,7 @@ class Gauges:
         self._subtasks: dict[SubtaskId, SubtaskReport] = {}
         self._channels: dict[SubtaskId, list[ChannelReport]] = defaultdict(list)
 
-    def cut(self, channel: ChannelId, lifetimes_s: list[float]) -> None:
+    def flush(self, channel: ChannelId, lifetimes_s: list[float]) -> None:
         self._lifetimes[channel] = lifetimes_s
 
     def arrived(self, id: SubtaskId, items: Floats, begins: Floats) -> None:
@@ -63,7 +63,7 @@ class Gauges:
             len(ends),
             latency_ms=None if windowed else service_ms,
             service_ms=service_ms,
-            gap_ms=self._sampled(np.diff(begins) if gaps_s is None else gaps_s),
+            interarrival_ms=self._sampled(np.diff(begins) if gaps_s is None else gaps_s),
             queue_ms=self._queue_ms.get(id),
             ages_ms=tuple(((ends - born)[::every] * 1000).tolist()),
         )
@@ -95,7 +95,13 @@ class Gauges:
         if id not in self._written:
             return report
         return SubtaskReport(
-            id, report.items, self._written[id], report.service_ms, report.gap_ms, report.queue_ms, report.ages_ms
+            id,
+            report.items,
+            self._written[id],
+            report.service_ms,
+            report.interarrival_ms,
+            report.queue_ms,
+            report.ages_ms,
         )
 
     def _sampled(self, values_s: Floats) -> Moments | None:

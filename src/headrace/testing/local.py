@@ -17,16 +17,16 @@ import pyarrow as pa
 from headrace.api.job import Jobs
 from headrace.config import Settings
 from headrace.connect.collect import read_collected
+from headrace.driver.coordinator import Coordinator
+from headrace.driver.planning import identity, plan_job
+from headrace.driver.publishing import publish, recover
+from headrace.driver.sparkcommits import last_committed
 from headrace.errors import ChannelError, FencedError
 from headrace.runtime.epoch import Cache, run_epoch
 from headrace.runtime.orders import Orders
 from headrace.runtime.plan import JobPlan
-from headrace.spark.commits import last_committed
-from headrace.spark.epochs import Coordinator
-from headrace.spark.planning import identity, plan_job
-from headrace.spark.publishing import publish, recover
-from headrace.state.segments import write_durably
-from headrace.state.versions import Manifest, Versions
+from headrace.state.durable.segments import write_durably
+from headrace.state.durable.versions import Manifest, Versions
 
 Pause = Callable[[int, int], float]
 """Stage and subtask → seconds to hold a row back; for trying interleavings."""
@@ -58,9 +58,9 @@ class LocalRun:
             self.versions.close()
             raise
 
-    def run(self, *, seconds: float = 1.0, most_epochs: int = 1000) -> None:
+    def run(self, *, seconds: float = 1.0, max_epochs: int = 1000) -> None:
         """Epochs until the sources are exhausted."""
-        for _ in range(most_epochs):
+        for _ in range(max_epochs):
             self.epoch(seconds=seconds)
             if self.finished:
                 return

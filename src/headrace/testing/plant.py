@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from headrace.control.chaining import Chain
-from headrace.control.settings import Settings
+from headrace.control.settings import ControlSettings
 from headrace.control.topology import Topology
 from headrace.measure.report import ChannelId, Report, SubtaskId
 from headrace.measure.trace import Observation
@@ -34,7 +34,7 @@ class Plant:
         self._waiting_cycles: dict[str, tuple[int, int]] = {}
         self._late: list[Report] = []
 
-    def run(self, settings: Settings) -> Observation:
+    def run(self, settings: ControlSettings) -> Observation:
         """Simulate one interval; what controllers see of it."""
         self._rewire(settings)
         gauges = Gauges(settings.version, self.model.sample_share, self._luck)
@@ -90,7 +90,7 @@ class Plant:
                 if len(mine):
                     self._wiring.buffer(ChannelId(edge.id, index, receiver)).append(at_s[mine], born_s[mine])
 
-    def _ship(self, edge: int, until_s: float, settings: Settings, gauges: Gauges) -> None:
+    def _ship(self, edge: int, until_s: float, settings: ControlSettings, gauges: Gauges) -> None:
         model, target = self.model.edge(edge), self.topology.by_id[edge].target
         flush = self.model.epoch_s is not None and (until_s + 1e-9) % self.model.epoch_s < 1e-6
         for channel in self.topology.channels(edge):
@@ -99,7 +99,7 @@ class Plant:
             capacity = max(1, -(-size_bytes // model.item_bytes))
             sent = self._wiring.buffer(channel).ship(self.at_s, until_s, deadline_s, capacity, flush=flush)
             if len(sent.at):
-                gauges.cut(channel, sent.lifetimes_s)
+                gauges.flush(channel, sent.lifetimes_s)
                 items = np.empty((len(sent.at), COLUMNS))
                 items[:, :EDGE] = np.stack((sent.at + model.transfer_ms / 1000, sent.emitted, sent.at, sent.born), 1)
                 items[:, EDGE], items[:, SENDER], items[:, FIRST] = edge, channel.sender, sent.first
@@ -181,13 +181,13 @@ class Plant:
                 self._late.append(report)
         return tuple(delivered)
 
-    def _rewire(self, settings: Settings) -> None:
+    def _rewire(self, settings: ControlSettings) -> None:
         """Put chains and finished scalings into force."""
         scaled = self._scaled(settings)
         if scaled or settings.chained != self._wiring.chained:
             self._wiring.rewire(scaled, settings.chained, self.at_s)
 
-    def _scaled(self, settings: Settings) -> dict[str, int]:
+    def _scaled(self, settings: ControlSettings) -> dict[str, int]:
         done: dict[str, int] = {}
         for step in self.topology.steps:
             wanted = settings.parallelism.get(step.name, step.parallelism)

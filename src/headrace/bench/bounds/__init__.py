@@ -1,0 +1,1 @@
+"""Experiments on latency: how well a bound is kept, what buffers cost, how good the model is."""

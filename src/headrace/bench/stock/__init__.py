@@ -1,0 +1,1 @@
+"""Stock Spark's side of comparisons, each in a process of its own."""

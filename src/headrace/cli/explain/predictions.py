@@ -1,0 +1,103 @@
+"""What ``headrace explain`` says of a job's constraints: budgets, predictions, the plan, each with its reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from headrace.errors import ConfigError
+from headrace.forecast.calibrate import calibrated
+from headrace.forecast.epochs import first_length, is_automatic
+from headrace.forecast.prediction import Forecast, forecast
+from headrace.graph.nodes import SourceNode
+from headrace.measure.trace import read
+from headrace.model.costs import Costs
+from headrace.model.fitting import fitted
+from headrace.model.sizing import Sizing
+from headrace.runtime.plan import JobPlan
+from headrace.units import in_words, rate_per_s
+
+
+def known_costs(plan: JobPlan, *, calibrate: bool, trace: Path | None) -> Costs:
+    """Where the figures come from: an earlier run's trace, sample records, or defaults."""
+    costs = calibrated(plan) if calibrate else Costs()
+    if trace is None:
+        return costs
+    if not trace.exists():
+        raise ConfigError(f"there is no trace {trace}; a run writes one with trace=")
+    reports = [report for seen in read(trace) for report in seen.reports]
+    return fitted(reports, [node.name for node in plan.graph.nodes if isinstance(node, SourceNode)], costs)
+
+
+def predictions(plan: JobPlan, costs: Costs, rate: str | None) -> dict[str, Any]:
+    """The forecasts as plain data."""
+    made = forecast(plan, costs, rate_per_s(rate) if rate is not None else None)
+    return {
+        "costs_from": costs.origin,
+        "epoch": _epoch(plan, costs),
+        "constraints": [_as_data(plan, one) for one in made],
+    }
+
+
+def constraint_sentences(found: dict[str, Any]) -> list[str]:
+    """The same for people."""
+    lines = [f"Constraints, by {found['costs_from']}"]
+    for one in found["constraints"]:
+        lines += [f"  {one['constraint']}", f"    {one['verdict']}"]
+        if one["predicted"] is not None:
+            p50, p99, rate = one["predicted"]["p50_ms"], one["predicted"]["p99_ms"], one["rate_per_s"]
+            lines.append(f"    predicted at {rate:g}/s as it starts: p50 {p50:g} ms, p99 {p99:g} ms")
+            parts = ", ".join(f"{part['phase']} {part['mean_ms']:g}" for part in one["predicted"]["phases"])
+            lines.append(f"    where the time goes, in ms: {parts}")
+        if one["plan"] is not None:
+            edges = ", ".join(f"{edge} {ms:g} ms" for edge, ms in one["plan"]["deadlines_ms"].items())
+            lines.append(f"    longest buffer deadlines: {edges}; {one['plan']['why']}")
+        budget = ", ".join(f"{part['of']} {part['ms']:g} ms" for part in one["budget"])
+        lines.append(f"    budget, in proportion to what each is expected to take: {budget}")
+    if found["epoch"] is not None:
+        lines.append(f"  {found['epoch']['why']}")
+    return lines
+
+
+def _epoch(plan: JobPlan, costs: Costs) -> dict[str, Any] | None:
+    if not is_automatic(plan):
+        return None
+    length = first_length(plan, costs)
+    return {"seconds": length.epoch_s, "why": length.sentence}
+
+
+def _as_data(plan: JobPlan, one: Forecast) -> dict[str, Any]:
+    at_start = one.at_start
+    return {
+        "constraint": one.constraint.describe(),
+        "rate_per_s": one.rate_per_s,
+        "verdict": one.verdict,
+        "budget": [{"of": share.name, "ms": _ms(share.bound_s)} for share in one.budgets],
+        "predicted": None
+        if at_start is None
+        else {
+            "mean_ms": _ms(at_start.mean_s),
+            "p50_ms": _ms(at_start.p50_s),
+            "p99_ms": _ms(at_start.p99_s),
+            "phases": [{"phase": name, "mean_ms": _ms(mean_s)} for name, mean_s in at_start.phases],
+        },
+        "plan": _plan(plan, one),
+    }
+
+
+def _plan(plan: JobPlan, one: Forecast) -> dict[str, Any] | None:
+    sizing = one.sizing
+    if not isinstance(sizing, Sizing):
+        return None
+    edges = [plan.layout.edges[id] for id in sorted(one.constraint.edges)]
+    apart = [e for e in edges if plan.layout.stage_of[e.source] != plan.layout.stage_of[e.target]]
+    return {
+        "subtasks": list(sizing.subtasks),
+        "deadlines_ms": {f"{e.source} → {e.target}": _ms(sizing.deadline_s) for e in apart},
+        "latency_ms": _ms(sizing.latency_s),
+        "why": f"any longer and the bound, now at {in_words(sizing.latency_s)} by the upper bounds of the model, is missed",
+    }
+
+
+def _ms(seconds: float) -> float:
+    return round(1000 * seconds, 3)

@@ -1,0 +1,130 @@
+"""Which files a path means, in which format, and what their first records look like."""
+
+from __future__ import annotations
+
+import csv
+import glob
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from headrace.connect.reading.inference import INFER_ROWS, guess_value, infer_schema
+from headrace.connect.reading.lineblocks import MAX_LINE_BYTES, BlockCutter
+from headrace.connect.reading.parse import LINES_SCHEMA
+from headrace.errors import ConfigError, DataError, SchemaError
+
+Format = Literal["jsonl", "csv", "lines", "parquet"]
+FORMATS: tuple[Format, ...] = get_args(Format)
+
+_SUFFIXES: dict[str, Format] = {
+    ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".csv": "csv", ".parquet": "parquet", ".pq": "parquet",
+    ".txt": "lines", ".log": "lines",
+}  # fmt: skip
+_BOM = b"\xef\xbb\xbf"
+_SAMPLE_BLOCK_BYTES = 2**20
+
+
+def check_format(format: str | None, where: str) -> Format | None:
+    """A format that a user named. Raises ConfigError for an unknown one."""
+    if format is not None and format not in FORMATS:
+        raise ConfigError(f"{where}: format {format!r} is not one of {', '.join(FORMATS)}")
+    return format
+
+
+def format_of(path: Path, format: Format | None) -> Format | None:
+    """The format named by the user, or else by the file's suffix."""
+    return format or _SUFFIXES.get(path.suffix.lower())
+
+
+def is_unfinished(name: str) -> bool:
+    """Whether a name says that the file is hidden or still being written."""
+    return name.startswith((".", "_")) or name.endswith((".tmp", ".part"))
+
+
+def list_files(path: str) -> list[Path]:
+    """The files that a path, glob or directory means, sorted. Raises ConfigError when there are none."""
+    found = Path(path)
+    if found.is_dir():
+        files = sorted(file for file in found.iterdir() if file.is_file() and not is_unfinished(file.name))
+    elif found.is_file():
+        files = [found]
+    else:
+        files = sorted(Path(name) for name in glob.glob(path, recursive=True) if Path(name).is_file())  # noqa: PTH207
+    if not files:
+        what = "no files in directory" if found.is_dir() else "no such file:"
+        raise ConfigError(f"replay: {what} {path}; give an existing file, a directory of files or a glob")
+    return files
+
+
+def known_format(path: Path, format: Format | None) -> Format:
+    """Like `format_of`, but raises ConfigError when nothing tells the format."""
+    known = format_of(path, format)
+    if known is None:
+        raise ConfigError(f"cannot tell the format of {path}; give format= one of {', '.join(FORMATS)}")
+    return known
+
+
+def read_start(path: Path, descriptor: int, format: Format) -> tuple[int, list[str] | None]:
+    """Where the records of a text file start, and the column names of a CSV file."""
+    start = len(_BOM) if os.pread(descriptor, len(_BOM), 0) == _BOM else 0
+    if format != "csv":
+        return start, None
+    line, size = b"", 64 * 2**10
+    while b"\n" not in line and len(line) <= MAX_LINE_BYTES:
+        more = os.pread(descriptor, size, start + len(line))
+        line += more
+        if len(more) < size:
+            break
+    line, newline, _ = line.partition(b"\n")
+    try:
+        header = next(csv.reader([line.decode().removesuffix("\r")]), [])
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{path}: the first line must name the columns, but cannot be read: {error}") from None
+    if len(set(header)) < len(header):
+        raise SchemaError(f"{path}: a column is named twice in the first line: {header}")
+    return start + len(line) + len(newline), header
+
+
+def infer_file_schema(path: Path, format: Format) -> pa.Schema:
+    """The schema of a file's first 1000 records."""
+    if format == "lines":
+        return LINES_SCHEMA
+    if format == "parquet":
+        try:
+            return pq.read_schema(path).remove_metadata()
+        except (pa.ArrowException, OSError) as error:
+            raise SchemaError(f"{path} is not a Parquet file: {error}") from None
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        start, header = read_start(path, descriptor, format)
+        cutter = BlockCutter(lambda at, size: os.pread(descriptor, size, at), start, block_bytes=_SAMPLE_BLOCK_BYTES)
+        rows = [row for row, _ in zip(_read_rows(cutter, header), range(INFER_ROWS))]
+    finally:
+        os.close(descriptor)
+    return infer_schema(rows, str(path))
+
+
+def _read_rows(cutter: BlockCutter, header: list[str] | None) -> Iterator[dict[str, Any]]:
+    while block := cutter.next():
+        for line in block.data.split(b"\n"):
+            row = _read_row(line, header)
+            if row is not None and not block.oversized:
+                yield row
+
+
+def _read_row(line: bytes, header: list[str] | None) -> dict[str, Any] | None:
+    """One sound line as a record; malformed ones tell nothing about the schema."""
+    try:
+        text = line.decode().strip("\r\n")
+        if header is None:
+            row = json.loads(text)
+            return row if isinstance(row, dict) else None
+        fields = next(csv.reader([text]), [])
+    except (ValueError, RecursionError, csv.Error):
+        return None
+    return dict(zip(header, map(guess_value, fields))) if len(fields) == len(header) else None

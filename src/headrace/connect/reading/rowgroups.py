@@ -1,0 +1,98 @@
+"""Parquet files read from a position on, a row group at a time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from headrace.connect.reading.inference import empty_batch
+from headrace.connect.reading.parse import Parsed
+from headrace.connect.reading.pieces import KeptRows, Position
+from headrace.connect.source import BadRecord
+
+_READ_ROWS = 65_536
+
+
+class ParquetCursor:
+    """Row groups of a Parquet file. What cannot be read is one bad record for each group (or the file)."""
+
+    def __init__(self, path: Path, schema: pa.Schema, position: Position) -> None:
+        self._path = path
+        self._schema = schema
+        self._group: int = position.get("group", 0)
+        self._row: int = position.get("rows", 0)
+        self._skip = self._row
+        self._kept: KeptRows | None = None
+        self._batches: Any = None
+        self._file: pq.ParquetFile | None = None
+        self._broken = ""
+        try:
+            self._file = pq.ParquetFile(path)
+            self._groups: int = self._file.num_row_groups
+        except (pa.ArrowException, OSError) as error:
+            self._groups, self._broken = 1, f"not a Parquet file: {error}"
+
+    def pending(self) -> pa.RecordBatch | None:
+        while self._kept is None or self._kept.used_up:
+            if self._group >= self._groups:
+                return None
+            parsed = self._next_batch()
+            if parsed is None:
+                self._leave_group()
+            else:
+                self._kept = KeptRows(parsed, self._skip)
+                self._skip -= self._kept.taken
+        return self._kept.rest()
+
+    def _leave_group(self) -> None:
+        self._group, self._row, self._skip, self._kept, self._batches = self._group + 1, 0, 0, None, None
+
+    def _next_batch(self) -> Parsed | None:
+        if self._file is None:
+            return self._unreadable(self._broken)
+        if self._batches is None:
+            names = [name for name in self._schema.names if name in self._file.schema_arrow.names]
+            self._batches = self._file.iter_batches(_READ_ROWS, row_groups=[self._group], columns=names)
+        try:
+            batch = next(self._batches, None)
+        except (pa.ArrowException, OSError) as error:
+            return self._unreadable(f"row group {self._group}: {error}")
+        return None if batch is None else conform(batch, self._schema)
+
+    def _unreadable(self, reason: str) -> Parsed:
+        self._leave_group()
+        return Parsed(empty_batch(self._schema), (BadRecord(str(self._path)[-200:], reason[:200]),))
+
+    def take(self, rows: int) -> Parsed:
+        assert self._kept is not None
+        piece = self._kept.take(rows)
+        self._row += piece.rows.num_rows
+        return piece
+
+    def position(self) -> Position:
+        return {"group": self._group, "rows": self._row}
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+
+def conform(batch: pa.RecordBatch, schema: pa.Schema) -> Parsed:
+    """A batch in the schema's columns and types; rows with values that do not fit are bad records."""
+    try:
+        columns = [
+            batch.column(field.name).cast(field.type)
+            if field.name in batch.schema.names
+            else pa.nulls(batch.num_rows, field.type)
+            for field in schema
+        ]
+        return Parsed(pa.RecordBatch.from_arrays(columns, schema=schema))
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        if batch.num_rows == 1:
+            return Parsed(empty_batch(schema), (BadRecord(str(batch.to_pylist()[0])[:200], str(error)[:200]),))
+    half = batch.num_rows // 2
+    left, right = conform(batch.slice(0, half), schema), conform(batch.slice(half), schema)
+    return Parsed(pa.concat_batches([left.rows, right.rows]), [*left.bad, *right.bad])

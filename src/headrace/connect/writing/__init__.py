@@ -1,0 +1,1 @@
+"""How sinks write: rows as JSON, and files that are staged first and published on commit."""

@@ -1,0 +1,119 @@
+"""From a job to a compiled plan: validation, schemas, stages. Pure but for sampling sources."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.actuate.controljob import control_job
+from headrace.api.job import Jobs, graph_of
+from headrace.config import Settings
+from headrace.connect.collect import CollectHere, collect_sink
+from headrace.driver.schemafinding import infer
+from headrace.errors import CorruptionError, GraphError
+from headrace.graph.nodes import Graph, Node, PaneNode, ReduceNode, SinkNode, SourceNode
+from headrace.graph.pruning import needed_columns
+from headrace.graph.render import describe
+from headrace.graph.sharing import share
+from headrace.graph.stages import lay_out
+from headrace.graph.validate import validate
+from headrace.runtime.plan import JobPlan
+from headrace.state.durable.segments import FORMAT_ID
+from headrace.state.hashing import HASH_ID
+
+
+def plan_job(job: Jobs, checkpoint: Path, settings: Settings, *, collect: bool = False) -> JobPlan:
+    """Validate a job, or several that run together, fix its schemas and lay it out in stages.
+
+    ``collect``: replace all sinks by ones that keep their rows under the checkpoint, and give one to
+    every stream that nothing reads.
+    """
+    graph = graph_of(job, need_sink=not collect)
+    graph = collecting(graph, checkpoint / "collected", every=collect)
+    validate(graph)
+    if settings.share:
+        graph = share(graph)
+    if settings.mode == "batch":
+        for node in graph.nodes:
+            if isinstance(node, SourceNode) and not node.source.bounded:
+                raise GraphError(
+                    f"source {node.name!r} never ends, so batch mode would not either; bound it or use another mode"
+                )
+    known = known_schemas(checkpoint)
+    inferred = infer(graph, known)
+    layout = lay_out(graph, settings.parallelism, dynamic=settings.chaining == "dynamic")
+    first = layout.stages[0].subtasks
+    partitions = {n.name: n.source.partitions(first) for n in graph.nodes if isinstance(n, SourceNode)}
+    plan = JobPlan(
+        uuid.uuid4().hex,
+        graph,
+        layout,
+        inferred.schemas | pruned(graph, inferred.schemas),
+        inferred.time_columns,
+        partitions,
+        settings,
+        checkpoint,
+        inferred.schemas,
+    )
+    control_job(plan)  # refuses constraints that no controller could keep together
+    return plan
+
+
+def pruned(graph: Graph, schemas: dict[str, pa.Schema]) -> dict[str, pa.Schema]:
+    """Schemas of the sources of which only some columns are ever read."""
+    narrow = {}
+    for node in graph.nodes:
+        if isinstance(node, SourceNode) and (columns := needed_columns(graph, node)):
+            narrow[node.name] = pa.schema([field for field in schemas[node.name] if field.name in columns])
+        elif isinstance(node, PaneNode) and node.inputs[0] in narrow:
+            narrow[node.name] = narrow[node.inputs[0]]
+    return narrow
+
+
+def collecting(graph: Graph, directory: Path, *, every: bool) -> Graph:
+    """The job with its ``hr.collect()`` sinks given a place, or with all results collected."""
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        if isinstance(node, SinkNode) and (every or isinstance(node.sink, CollectHere)):
+            node = replace(node, sink=collect_sink(directory / node.name))
+        nodes.append(node)
+        if every and not isinstance(node, SinkNode) and not graph.consumers(node.name):
+            nodes.append(SinkNode(f"{node.name}.collected", collect_sink(directory / node.name), (node.name,)))
+    return replace(graph, nodes=tuple(nodes))
+
+
+def identity(plan: JobPlan) -> dict[str, Any]:
+    """What a checkpoint must agree with: a change here would misread its state."""
+    return {
+        "job": plan.graph.job,
+        "slices": plan.settings.slices,
+        "hash": HASH_ID,
+        "format": FORMAT_ID,
+        "partitions": plan.partitions,
+        "schemas": {name: schema.serialize().to_pybytes().hex() for name, schema in plan.fixed_schemas.items()},
+        "steps": {node.name: _shape(node) for node in plan.graph.nodes if not isinstance(node, SinkNode)},
+    }
+
+
+def known_schemas(checkpoint: Path) -> dict[str, pa.Schema]:
+    """The schemas fixed when the checkpoint was made."""
+    path = checkpoint / "headrace" / "job.json"
+    if not path.exists():
+        return {}
+    try:
+        stored = json.loads(path.read_text()).get("schemas", {})
+        return {name: pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(text))) for name, text in stored.items()}
+    except (ValueError, OSError, AttributeError, TypeError) as error:
+        raise CorruptionError(f"{path} cannot be read: {error}; restore it, or start with a new checkpoint") from error
+
+
+def _shape(node: Node) -> str:
+    """What a step's state depends on: not its function, which may be mended, but its parameters."""
+    if isinstance(node, (ReduceNode, PaneNode)):
+        return describe(node)
+    return type(node).__name__

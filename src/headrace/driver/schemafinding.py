@@ -1,0 +1,255 @@
+"""Find every step's schema before anything starts, by sending sample records through the job.
+
+Users' functions are called on a few sample records in the driver. What they return fixes the
+columns of their step for the whole life of the checkpoint; ``returns=`` declares them instead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.errors import GraphError, SchemaError
+from headrace.graph.nodes import (
+    Graph,
+    JoinNode,
+    Node,
+    PaneNode,
+    ProcessNode,
+    ReduceNode,
+    SinkNode,
+    SourceNode,
+    TransformNode,
+)
+from headrace.graph.reduction import UserReducer
+from headrace.graph.windowing import SessionWindow, TimeWindow
+from headrace.runtime.batch import Batch
+from headrace.runtime.operators.eventtimes import check_time_type
+from headrace.runtime.operators.joins import Join, join_schema
+from headrace.runtime.operators.operator import Operator
+from headrace.runtime.operators.process import Process
+from headrace.runtime.operators.usercode import Guard
+from headrace.runtime.plan import TimeColumn
+from headrace.runtime.reduce.reduce import make_table
+from headrace.schemas import conform, empty_batch, infer_schema, to_batch
+
+_SAMPLE_ROWS = 200
+_STAMP = pa.timestamp("us", "UTC")
+
+
+@dataclass(frozen=True, slots=True)
+class Inferred:
+    """Schemas and event-time columns by step."""
+
+    schemas: dict[str, pa.Schema]
+    time_columns: dict[str, TimeColumn | None]
+
+
+def infer(graph: Graph, known: dict[str, pa.Schema] | None = None) -> Inferred:
+    """Schemas of all steps. ``known`` are those of an existing checkpoint, which stay as they are."""
+    known = known or {}
+    schemas: dict[str, pa.Schema] = {}
+    times: dict[str, TimeColumn | None] = {}
+    samples: dict[str, pa.RecordBatch] = {}
+    for node in graph.nodes:
+        inputs = [samples[name] for name in node.inputs]
+        declared = known.get(node.name, node.options.returns)
+        if isinstance(node, SourceNode):
+            schema, sample = _source(node, declared)
+            times[node.name] = (node.event_time, node.time_unit) if node.event_time else None
+        else:
+            schema, sample = _step(node, inputs, declared)
+            kept = times[node.inputs[0]]
+            times[node.name] = kept if kept is not None and schema.get_field_index(kept[0]) >= 0 else None
+        schemas[node.name], samples[node.name] = schema, sample
+    return Inferred(schemas, times)
+
+
+def _source(node: SourceNode, declared: pa.Schema | None) -> tuple[pa.Schema, pa.RecordBatch]:
+    schema = declared if declared is not None else node.source.schema()
+    if node.event_time is not None:
+        index = schema.get_field_index(node.event_time)
+        if index < 0:
+            raise SchemaError(
+                f"source {node.name!r}: event-time column {node.event_time!r} is not among {', '.join(schema.names)}"
+            )
+        check_time_type(schema.field(index).type, node.event_time, node.name)
+    return schema, conform(node.source.sample(_SAMPLE_ROWS), schema, node.name)
+
+
+def _step(node: Node, inputs: list[pa.RecordBatch], declared: pa.Schema | None) -> tuple[pa.Schema, pa.RecordBatch]:
+    match node:
+        case SinkNode() | PaneNode():
+            return inputs[0].schema, inputs[0]
+        case TransformNode():
+            return _transform(node, inputs[0], declared)
+        case ReduceNode():
+            return _reduce(node, inputs[0], declared)
+        case ProcessNode():
+            return _process(node, inputs[0], declared)
+        case JoinNode():
+            schema = join_schema(node, inputs[0].schema, inputs[1].schema)
+            Join(node, (inputs[0].schema, inputs[1].schema), schema, 1)
+            return schema, _blank(schema, inputs[0])
+        case _:
+            schema = _united(node.name, [sample.schema for sample in inputs])
+            return schema, conform(inputs[0], schema, node.name)
+
+
+def _united(step: str, schemas: list[pa.Schema]) -> pa.Schema:
+    """The columns of a union: those of its first input, wide enough for all."""
+    for other in schemas[1:]:
+        if set(other.names) != set(schemas[0].names):
+            raise SchemaError(
+                f"union {step!r}: its inputs have different columns: {', '.join(schemas[0].names)} and "
+                f"{', '.join(other.names)}; give them the same ones with map or map_batch"
+            )
+    try:
+        return pa.unify_schemas(schemas, promote_options="permissive")
+    except pa.ArrowException as error:
+        raise SchemaError(
+            f"union {step!r}: its inputs have columns of different types ({error}); convert one with map or map_batch"
+        ) from None
+
+
+def _transform(
+    node: TransformNode, sample: pa.RecordBatch, declared: pa.Schema | None
+) -> tuple[pa.Schema, pa.RecordBatch]:
+    if node.kind == "filter":
+        return sample.schema, sample
+    if node.kind == "map_batch":
+        try:
+            out = node.fn(sample)
+        except Exception as error:
+            if declared is None:
+                raise _failed(node.name, error) from error
+            return declared, empty_batch(declared)
+        if isinstance(out, pa.Table):
+            out = out.combine_chunks().to_batches()[0] if out.num_rows else empty_batch(out.schema)
+        if not isinstance(out, pa.RecordBatch):
+            raise SchemaError(f"step {node.name!r} must return a pyarrow.RecordBatch, not {type(out).__name__}")
+        return (declared, conform(out, declared, node.name)) if declared is not None else (out.schema, out)
+    rows: list[Any] = []
+    failure: Exception | None = None
+    for record in sample.to_pylist():
+        try:
+            made = node.fn(record)
+            rows += [made] if node.kind == "map" else list(made or ())
+        except Exception as error:
+            failure = failure or error
+    if not rows and declared is None and failure is not None:
+        raise _failed(node.name, failure) from failure
+    schema = declared if declared is not None else infer_schema(rows, node.name)
+    return schema, _fitting(rows, schema)
+
+
+def _reduce(node: ReduceNode, sample: pa.RecordBatch, declared: pa.Schema | None) -> tuple[pa.Schema, pa.RecordBatch]:
+    if isinstance(node.window, SessionWindow) and not node.mergeable:
+        raise GraphError(f"step {node.name!r}: sessions can merge, so its reducers need combine=")
+    table = make_table(node, sample.schema, pa.schema([]), Guard(node.name, "skip"), 1)
+    fields = list(table.key_fields)
+    if isinstance(node.window, (TimeWindow, SessionWindow)):
+        fields += [pa.field("window_start", _STAMP), pa.field("window_end", _STAMP)]
+        if node.window.versioned:
+            fields += [pa.field("version", pa.int64()), pa.field("completeness", pa.float64())]
+    if node.coverage is not None:
+        fields.append(pa.field("coverage", pa.float64()))
+    for (name, reducer), state in zip(node.reducers, table.accumulators):
+        kind = state.result
+        if isinstance(reducer, UserReducer):
+            kind = _user_result(node.name, name, reducer, sample, declared)
+        fields.append(pa.field(name, kind))
+    schema = pa.schema(fields)
+    if len(set(schema.names)) < len(schema.names):
+        raise SchemaError(
+            f"step {node.name!r}: its output would have two columns of one name: {', '.join(schema.names)}"
+        )
+    return schema, _reduced_sample(node, sample, schema)
+
+
+def _user_result(
+    step: str, name: str, reducer: UserReducer, sample: pa.RecordBatch, declared: pa.Schema | None
+) -> pa.DataType:
+    if declared is not None and declared.get_field_index(name) >= 0:
+        return declared.field(name).type
+    values: list[Any] = []
+    failure: Exception | None = None
+    try:
+        state = reducer.init()
+        for record in sample.to_pylist():
+            try:
+                state = reducer.update(state, record)
+            except Exception as error:
+                failure = failure or error
+                continue
+            values = [state]
+        values = [reducer.finalize(state) for state in values] if reducer.finalize is not None else values
+    except Exception as error:
+        raise _failed(step, error) from error
+    if not values and failure is not None:
+        raise _failed(step, failure) from failure
+    return infer_schema([{name: value} for value in values], step).field(name).type
+
+
+def _reduced_sample(node: ReduceNode, sample: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """One result over the whole sample, so that later steps see plausible values."""
+    if not sample.num_rows:
+        return empty_batch(schema)
+    table = make_table(node, sample.schema, schema, Guard(node.name, "skip"), 1)
+    keys = [sample.column(key) for key in node.keys]
+    rows = np.unique(table.absorb(sample, keys, 0, np.zeros(sample.num_rows, np.int64)))
+    results = dict(
+        zip([*node.keys, *(name for name, _ in node.reducers)], [*table.key_columns(rows), *table.results(rows)])
+    )
+    moment = pa.array(np.zeros(len(rows), np.int64)).cast(_STAMP)
+    blank = {
+        "window_start": moment, "window_end": moment,
+        "version": pa.array(np.zeros(len(rows), np.int64)), "completeness": pa.array(np.ones(len(rows))),
+        "coverage": pa.array(np.ones(len(rows))),
+    }  # fmt: skip
+    return pa.RecordBatch.from_arrays([results.get(f.name, blank.get(f.name)) for f in schema], schema=schema)
+
+
+def _process(node: ProcessNode, sample: pa.RecordBatch, declared: pa.Schema | None) -> tuple[pa.Schema, pa.RecordBatch]:
+    if declared is not None:
+        Process(node, sample.schema, declared, Guard(node.name, "skip"), 1, debug=False)
+        return declared, empty_batch(declared)
+    rows: list[dict[str, Any]] = []
+    errors: list[Exception] = []
+
+    def note(record: Any, error: Exception) -> None:
+        errors.append(error)
+
+    probe = Process(node, sample.schema, pa.schema([]), note, 1, debug=False)  # type: ignore[arg-type]
+    probe._emit = lambda *_: (rows.extend(probe._rows), probe._rows.clear())  # type: ignore[assignment,func-returns-value]
+    probe.receive(0, Batch(sample, np.zeros(sample.num_rows, np.int64), 0))
+    Operator.watermark(probe, 0, 2**62)
+    if not rows and errors:
+        raise _failed(node.name, errors[0]) from errors[0]
+    schema = infer_schema(rows, node.name)
+    return schema, _fitting(rows, schema)
+
+
+def _fitting(rows: list[Any], schema: pa.Schema) -> pa.RecordBatch:
+    try:
+        return to_batch(rows, schema)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        return empty_batch(schema)
+
+
+def _blank(schema: pa.Schema, like: pa.RecordBatch) -> pa.RecordBatch:
+    columns = [
+        like.column(field.name) if field.name in like.schema.names else pa.nulls(like.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _failed(step: str, error: Exception) -> SchemaError:
+    return SchemaError(
+        f"step {step!r} failed on sample records ({type(error).__name__}: {error}); fix the function, "
+        f"or declare its columns: returns={{'column': 'int64', ...}}"
+    )

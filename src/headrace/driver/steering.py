@@ -1,0 +1,105 @@
+"""What is decided while a run goes on: the controller's turns, and how long epochs last."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from headrace.actuate.controljob import control_job, overrides_of
+from headrace.actuate.controller import BoundKept, Controller, open_trace, wanted_subtasks
+from headrace.actuate.ranks import Ranks
+from headrace.driver.journal import Journal
+from headrace.errors import ConfigError
+from headrace.forecast.epochs import EpochLength, first_length, is_automatic, next_length
+from headrace.graph.slots import elastic_legs
+from headrace.graph.stages import Layout
+from headrace.measure.report import Report
+from headrace.runtime.orders import Orders
+from headrace.runtime.plan import JobPlan
+from headrace.units import Duration
+
+
+class Steering:
+    """A run without constraints has no controller; its epochs last as long as was said. The caller holds the lock.
+
+    ``cpu_s`` is what the controller has used.
+    """
+
+    def __init__(
+        self, plan: JobPlan, order: Callable[[Orders], None], journal: Journal, *, observe_only: bool,
+        trace: Path | None,
+    ) -> None:  # fmt: skip
+        self._plan, self._journal = plan, journal
+        self._controller: Controller | None = None
+        if plan.eager and plan.graph.constraints:
+            job = control_job(plan, observe_only=observe_only)
+            self._controller = Controller(plan, job, order, journal.say, open_trace(trace))
+        self._length = EpochLength(plan.settings.epoch_s, "as set")
+        self._turned_s = self.cpu_s = 0.0
+        self._gaps_considered = 0
+
+    def start(self) -> None:
+        """Put the first settings into force."""
+        if self._controller is not None:
+            self._controller.start()
+        if is_automatic(self._plan):
+            self._set(first_length(self._plan))
+
+    @property
+    def epoch_s(self) -> float:
+        """How long epochs last from now on, the running one included."""
+        return self._length.epoch_s
+
+    def due(self, now_s: float) -> bool:
+        """Whether an interval has passed since the controller's last turn."""
+        return self._controller is not None and now_s - self._turned_s >= self._plan.settings.report_s
+
+    def turn(self, now_s: float, reports: Sequence[Report], ranks: Ranks) -> None:
+        """One turn of the control loop."""
+        assert self._controller is not None, "a turn is due only where there is a controller"
+        self._turned_s, cpu_s = now_s, time.thread_time()
+        self._controller.cycle(time.time(), reports, ranks)
+        self.cpu_s += time.thread_time() - cpu_s
+
+    def reconsider(self, gaps_s: Sequence[float]) -> None:
+        """After each gap between epochs, where their length is ours to choose."""
+        if len(gaps_s) > self._gaps_considered and is_automatic(self._plan):
+            self._gaps_considered = len(gaps_s)
+            length = next_length(self._plan, self._length, gaps_s)
+            if length is not None:
+                self._set(length)
+
+    def override(
+        self, ranks: Ranks, deadlines: Mapping[str, Duration], parallelism: Mapping[str, int],
+        chained: Mapping[str, bool],
+    ) -> None:  # fmt: skip
+        if self._controller is None:
+            raise ConfigError("only a job with latency constraints in realtime mode has settings to override")
+        self._controller.override(overrides_of(self._plan, deadlines, parallelism, chained), ranks)
+
+    def kept(self) -> dict[str, BoundKept]:
+        return dict(self._controller.kept) if self._controller is not None else {}
+
+    def subtask_s(self) -> dict[str, float]:
+        return dict(self._controller.ledger.seconds) if self._controller is not None else {}
+
+    def wanted(self, layout: Layout) -> dict[int, int]:
+        """Per elastic leg: the subtasks that the controller wants, or the job starts with."""
+        if self._controller is not None:
+            return wanted_subtasks(self._controller.state.settings, layout)
+        return {leg.index: leg.active for leg in elastic_legs(layout)}
+
+    def laid_out(self, plan: JobPlan, ranks: Ranks) -> None:
+        """The job goes on with other subtasks."""
+        self._plan = plan
+        if self._controller is not None:
+            self._controller.laid_out(plan, ranks)
+
+    def close(self) -> None:
+        if self._controller is not None:
+            self._controller.close()
+
+    def _set(self, length: EpochLength) -> None:
+        self._length = length
+        self._journal.say("epoch", length.sentence)

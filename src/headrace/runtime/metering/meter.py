@@ -1,0 +1,192 @@
+"""What a subtask measures about itself while it works, taken once per interval.
+
+After Lohrmann 2016, section 2.5 of our specification. A customer of a step is what it is given at
+once: a buffer from the subtask's queue, or a batch from the step before it in the same chain.
+Service times and gaps are counted for every customer, which costs less than to choose among them; where
+time is read or values are kept only for it, a share of buffers or records is sampled.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from headrace.measure.flows import Flow
+from headrace.measure.report import ChannelId, ChannelReport, SubtaskId, SubtaskReport
+from headrace.runtime.metering.stamps import Stamp, tagged
+from headrace.runtime.metering.tallies import Ages, Held, Tally
+from headrace.runtime.wire.frames import Frame, subtask_of
+
+_NS_PER_MS, _US_PER_MS = 1_000_000, 1000
+Visit = tuple[int, int, int, int | None, int]
+"""When it began (ns), the meter's ``inner_ns`` then, records, tag, and how many customers are served at once."""
+
+
+@dataclass(slots=True)
+class StepMeter:
+    """One step in one subtask.
+
+    ``inner_ns`` is time spent in the steps it called, which is theirs. Read-ready latency is the step's own
+    time with the batch that an item came in; read-write latency runs from reading an item to the next
+    writing of any.
+    """
+
+    step: str
+    read_write: bool = False
+    items_in: int = 0
+    items_out: int = 0
+    late: int = 0
+    inner_ns: int = 0
+    tag_us: int | None = None
+    ages: Ages = field(default_factory=Ages)
+    _service_ns: Tally = field(default_factory=Tally)
+    _latency_ns: Tally = field(default_factory=Tally)
+    _interarrival_us: Tally = field(default_factory=Tally)
+    _queue_us: Tally = field(default_factory=Tally)
+    _held: Held = field(default_factory=Held)
+    _arrived_us: int = 0
+    _aside_ns: int = 0
+    _queued: int = 0
+    _serving: bool = False
+
+    def begin_epoch(self) -> None:
+        """The pause between two epochs is no gap between arrivals."""
+        self._arrived_us = 0
+
+    def arrived(self, at_us: int) -> None:
+        """A customer has come: to the subtask's queue, in the order of coming, or directly."""
+        if self._arrived_us:
+            self._interarrival_us.add(at_us - self._arrived_us)
+        self._arrived_us = at_us
+
+    def dequeued(self, waited_us: int) -> None:
+        """The next customer, or one of those served next, comes out of the queue, where it waited that long."""
+        self._queued += 1
+        self._queue_us.add(waited_us)
+
+    def enter(self, records: int, tag_us: int | None) -> Visit:
+        """A customer's service begins; give what is returned to ``leave``."""
+        if not self._queued:
+            self.arrived(time.time_ns() // 1000)
+        customers, self._queued, self._serving = max(self._queued, 1), 0, True
+        self.items_in += records
+        self.tag_us = tag_us
+        began_ns = time.perf_counter_ns()
+        if self.read_write:
+            self._held.read(began_ns, records)
+        return began_ns, self.inner_ns, records, tag_us, customers
+
+    def leave(self, visit: Visit) -> None:
+        """Service has ended. What was done aside since the last customer counts as this one's service."""
+        began_ns, inner_ns, records, tag_us, customers = visit
+        inner_ns = self.inner_ns - inner_ns
+        own_ns = time.perf_counter_ns() - began_ns - inner_ns
+        self._service_ns.add((own_ns + self._aside_ns) // customers, customers)
+        self._aside_ns, self._serving = 0, False
+        if not self.read_write:
+            self._latency_ns.add(own_ns, records)
+        if tag_us is not None and ((sampled := self.ages.due(records)) or self.ages.unknown):
+            self.ages.add((time.time_ns() - inner_ns) // 1000 - tag_us, sampled)
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Work without a customer: closing windows when time has come that far."""
+        began_ns, inner_ns, self._serving = time.perf_counter_ns(), self.inner_ns, True
+        yield
+        self._serving = False
+        self._aside_ns += time.perf_counter_ns() - began_ns - (self.inner_ns - inner_ns)
+
+    def wrote(self, records: int) -> int:
+        """The step emits; returns the time (ns)."""
+        self.items_out += records
+        now_ns = time.perf_counter_ns()
+        if self.read_write:
+            self._held.written(now_ns, self._latency_ns)
+        return now_ns
+
+    def tag_for(self, born_us: int) -> int:
+        """The tag of results: that of the input that led to them, or none but their own birth."""
+        return self.tag_us if self._serving and self.tag_us is not None else born_us
+
+    def take(self, index: int) -> tuple[SubtaskReport, Flow]:
+        """The interval's figures, then start anew."""
+        latency, ages_ms = self.ages.take()
+        report = SubtaskReport(
+            SubtaskId(self.step, index),
+            self.items_in,
+            self._latency_ns.take(_NS_PER_MS),
+            self._service_ns.take(_NS_PER_MS),
+            self._interarrival_us.take(_US_PER_MS),
+            self._queue_us.take(_US_PER_MS),
+            ages_ms,
+        )
+        flow = Flow(self.step, self.items_in, self.items_out, self.late, latency)
+        self.items_in = self.items_out = self.late = 0
+        return report, flow
+
+
+@dataclass(slots=True)
+class ChannelTally:
+    """One sender's buffers along one edge: where they, and the items in them, spent their time (µs).
+
+    ``spare`` counts if no buffer of the interval was tagged: HPDC'12 has a sample per interval, too. It
+    must not count besides others: the first buffer after a report is often one that came late.
+    """
+
+    items: int = 0
+    buffers: int = 0
+    spare: tuple[int, int, int, int, int] | None = None
+    _parts: tuple[Tally, Tally, Tally, Tally] = field(default_factory=lambda: (Tally(), Tally(), Tally(), Tally()))
+
+    def add(self, items: int, wait: int, lifetime: int, transfer: int, queue: int) -> None:
+        for tally, value, weight in zip(self._parts, (wait, lifetime, transfer, queue), (items, 1, items, items)):
+            tally.add(value, weight)
+
+    def report(self, id: ChannelId) -> ChannelReport:
+        if self.spare is not None and not self._parts[0].n:
+            self.add(*self.spare)
+        return ChannelReport(id, self.items, self.buffers, *(part.take(_US_PER_MS) for part in self._parts))
+
+
+@dataclass(slots=True)
+class ChannelMeter:
+    """All channels of one edge into one subtask. ``oldest`` is the lowest settings version of their buffers."""
+
+    edge: int
+    step: StepMeter
+    share: float
+    stamp: Stamp
+    oldest: int | None = None
+    _senders: dict[int, ChannelTally] = field(default_factory=dict)
+
+    def forget(self) -> None:
+        """Senders may be others from now on."""
+        self._senders.clear()
+
+    def served(self, frame: Frame, queued_us: int, now_us: int) -> None:
+        """A buffer's service begins now; it was queued here at ``queued_us``, both by this host's clock."""
+        tally = self._senders.setdefault(subtask_of(frame.sender), ChannelTally())
+        tally.items += frame.items
+        tally.buffers += 1
+        self.oldest = frame.settings if self.oldest is None else min(self.oldest, frame.settings)
+        self.step.dequeued(now_us - queued_us)
+        sampled = tagged(frame.edge, frame.sender, frame.sequence, self.share)
+        if not sampled and tally.spare is not None:
+            return
+        wait_us, lifetime_us = frame.waited_us // frame.items, frame.shipped_us - frame.opened_us
+        transfer_us = queued_us + self.stamp.offset_us - frame.shipped_us
+        times = frame.items, wait_us, lifetime_us, transfer_us, now_us - queued_us
+        if sampled:
+            tally.add(*times)
+        else:
+            tally.spare = times
+
+    def take(self, receiver: int) -> list[ChannelReport]:
+        """The interval's figures per sender, then start anew; a sender known from before reports its silence."""
+        reports = [
+            tally.report(ChannelId(self.edge, sender, receiver)) for sender, tally in sorted(self._senders.items())
+        ]
+        self._senders, self.oldest = {sender: ChannelTally() for sender in self._senders}, None
+        return reports

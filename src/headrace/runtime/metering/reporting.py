@@ -1,0 +1,107 @@
+"""A subtask's report: at most one per interval, with all that it measured since the last one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any, Protocol
+
+import psutil
+
+from headrace.measure.flows import Flow
+from headrace.measure.report import ChannelReport, Report, SubtaskReport
+from headrace.measure.wire import pack, pack_flow
+from headrace.runtime.metering.stamps import Stamp
+from headrace.runtime.operators.operator import Operator
+from headrace.runtime.operators.usercode import Guard
+from headrace.runtime.plan import JobPlan
+from headrace.runtime.reduce.reduce import Reduce
+from headrace.runtime.scheduling.scheduler import Scheduler
+from headrace.runtime.wire.intake import Intake
+from headrace.runtime.wire.outlet import Outlet
+from headrace.tokens import Token
+
+
+class Told(Protocol):
+    """Whoever reports are sent to."""
+
+    def tell(self, kind: str, body: dict[str, Any]) -> None: ...
+
+
+class Reporter:
+    """Takes the meters' figures and sends them. ``counts`` are the sums over the running epoch, for its manifest.
+
+    An interval ends early, and is reported so, when the sources end and when the epoch does.
+    """
+
+    def __init__(
+        self, plan: JobPlan, stage: int, operators: Mapping[str, Operator], guards: Mapping[str, Guard],
+        intake: Intake, outlet: Outlet, scheduler: Scheduler, stamp: Stamp,
+    ) -> None:  # fmt: skip
+        self._stage, self._operators, self._guards = stage, operators, guards
+        self._intake, self._outlet, self._scheduler, self._stamp = intake, outlet, scheduler, stamp
+        self._every_us = plan.settings.report_s * 1e6
+        self._process = psutil.Process()
+        self._sent_us, self._version = 0, stamp.version
+        self.counts: dict[str, int] = {}
+
+    def begin(self, index: int, token: Token, control: Told) -> None:
+        """A new attempt: counts start anew."""
+        self._index, self._token, self._control = index, token, control
+        self.counts = {}
+
+    def due(self, now_us: int) -> bool:
+        return now_us - self._sent_us > self._every_us
+
+    def send(self, now_us: int, *, exhausted: bool) -> None:
+        """Report the interval that ends now."""
+        self._sent_us = now_us
+        measured = [operator.meter.take(self._index) for operator in self._operators.values()]
+        here = tuple(report for report, _ in measured if self._outlet.is_here(report.id.step))
+        flows = [flow for _, flow in measured]
+        self._count(flows)
+        cpu = self._process.cpu_times()
+        body = {
+            "stage": self._stage,
+            "index": self._index,
+            "token": str(self._token),
+            "pid": os.getpid(),
+            "at_us": now_us,
+            "report": pack(self._report(now_us, here)),
+            "flows": [pack_flow(flow) for flow in flows],
+            "cpu_s": cpu.user + cpu.system,
+            "rss_bytes": self._process.memory_info().rss,
+            "exhausted": exhausted,
+            "backlog": asdict(self._scheduler.backlog()),
+            "engines": {
+                operator.name: [operator.choice.engine, operator.choice.reason]
+                for operator in self._operators.values()
+                if isinstance(operator, Reduce) and operator.choice is not None
+            },
+        }
+        self._control.tell("report", body)
+
+    def _report(self, now_us: int, subtasks: tuple[SubtaskReport, ...]) -> Report:
+        """Named by the oldest settings that were in force at any time: here, or where its buffers were cut."""
+        meters = self._intake.meters()
+        version = min([self._version, *(meter.oldest for meter in meters if meter.oldest is not None)])
+        self._version = self._stamp.version
+        channels: list[ChannelReport] = [c for meter in meters for c in meter.take(self._index)]
+        at_s = (now_us + self._stamp.offset_us) / 1e6
+        return Report(f"{self._stage}/{self._index}", at_s, version, subtasks, tuple(channels))
+
+    def _count(self, flows: list[Flow]) -> None:
+        for name, guard in self._guards.items():
+            if guard.skipped:
+                self._add(f"skipped:{name}", guard.skipped)
+                guard.skipped = 0
+        for step, shed in self._scheduler.newly_shed().items():
+            self._add(f"shed:{step}", shed)
+        for flow in flows:
+            self._add(f"in:{flow.step}", flow.items_in)
+            self._add(f"out:{flow.step}", flow.items_out)
+            self._add(f"late:{flow.step}", flow.late)
+
+    def _add(self, name: str, count: int) -> None:
+        self.counts[name] = self.counts.get(name, 0) + count

@@ -1,0 +1,164 @@
+"""Operators: what a subtask hosts. They call each other directly, batch by batch, or through queues."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.graph.windowing import FOREVER_US, IDLE_US, NEVER_US
+from headrace.runtime.batch import Batch
+from headrace.runtime.metering.meter import StepMeter
+from headrace.runtime.scheduling.queues import InputQueue, QueuedBuffer
+from headrace.state.durable.changes import Store
+
+
+def lowest_of(watermarks: Iterable[int]) -> int:
+    """How far all inputs have come; idle ones are left out unless all are."""
+    awake = [w for w in watermarks if w != IDLE_US]
+    return min(awake) if awake else IDLE_US
+
+
+class Receiver(Protocol):
+    """Whatever a step can feed: another operator, or an edge to the next stage."""
+
+    def receive(self, port: int, batch: Batch) -> None: ...
+
+    def watermark(self, port: int, watermark_us: int) -> None: ...
+
+
+class Operator:
+    """A step in one subtask.
+
+    Subclasses implement ``on_batch`` and, where time matters, ``on_watermark``, ``on_clock`` and
+    ``on_epoch_end``; ``stores`` names the state they keep. With a ``queue`` what it receives waits there
+    until the scheduler hands it to ``work`` and ``advance``.
+    """
+
+    def __init__(self, name: str, ports: int = 1) -> None:
+        self.name = name
+        self.outputs: list[tuple[Receiver, int]] = []
+        self.meter = StepMeter(name)
+        self.queue: InputQueue | None = None
+        self._watermarks = [NEVER_US] * ports
+        self.watermark_us = self._passed_on_us = NEVER_US
+
+    def receive(self, port: int, batch: Batch) -> None:
+        if self.queue is None:
+            self.process(port, batch)
+        elif batch.rows:
+            self._enqueue(QueuedBuffer(port, batch, batch.born_us, batch.rows, batch.records.nbytes))
+
+    def receive_partial(self, port: int, partial: pa.RecordBatch, born_us: int, tag_us: int | None = None) -> None:
+        """Take partial aggregates; only reduce steps are sent any."""
+        waiting = QueuedBuffer(port, partial, born_us, partial.num_rows, partial.nbytes, tag_us=tag_us)
+        if self.queue is None:
+            self.work(waiting)
+        else:
+            self._enqueue(waiting)
+
+    def watermark(self, port: int, watermark_us: int) -> None:
+        if self.queue is None:
+            self.advance(port, watermark_us)
+        else:
+            self.queue.follow(port, watermark_us)
+
+    def work(self, waiting: QueuedBuffer) -> None:
+        """Process a buffer whose turn has come."""
+        if waiting.began is not None:
+            waiting.began(time.time_ns() // 1000)
+        if isinstance(waiting.data, Batch):
+            self.process(waiting.port, waiting.data)
+            return
+        visit = self.meter.enter(waiting.rows, waiting.tag_us)
+        self.on_partial(waiting.port, waiting.data, waiting.born_us)
+        self.meter.leave(visit)
+
+    def process(self, port: int, batch: Batch) -> None:
+        """Process records now."""
+        if batch.rows:
+            visit = self.meter.enter(batch.rows, batch.tag_us)
+            self.on_batch(port, batch)
+            self.meter.leave(visit)
+
+    def _enqueue(self, waiting: QueuedBuffer) -> None:
+        """Let what a step of the same subtask sent wait for its turn."""
+        assert self.queue is not None
+        arrived_us = time.time_ns() // 1000
+        self.meter.arrived(arrived_us)
+        self.queue.put(replace(waiting, began=lambda now_us: self.meter.dequeued(now_us - arrived_us)))
+
+    def advance(self, port: int, watermark_us: int) -> None:
+        """An input has come so far; it takes effect when all inputs have."""
+        if watermark_us > self._watermarks[port]:
+            self._watermarks[port] = watermark_us
+            lowest = lowest_of(self._watermarks)
+            if lowest > self.watermark_us:
+                self.watermark_us = lowest
+                with self.meter.aside():
+                    self.on_watermark(lowest)
+                self.pass_on_watermark()
+
+    def pass_on_watermark(self) -> None:
+        """Promise to all who read this step that nothing older follows."""
+        watermark_us = min(self.watermark_us, self.held_us())
+        if watermark_us > self._passed_on_us:
+            self._passed_on_us = watermark_us
+            for target, port in self.outputs:
+                target.watermark(port, watermark_us)
+
+    def held_us(self) -> int:
+        """The earliest result that may still come whatever the watermark: nothing later may be promised."""
+        return FOREVER_US
+
+    def emit(self, batch: Batch) -> None:
+        if batch.rows:
+            if batch.tag_us is None:
+                batch.tag_us = self.meter.tag_for(batch.born_us)
+            started_ns = self.meter.wrote(batch.rows)
+            for target, port in self.outputs:
+                target.receive(port, batch)
+            self.meter.inner_ns += time.perf_counter_ns() - started_ns
+
+    def begin_epoch(self) -> None:
+        """Forget watermarks: every epoch's senders promise anew, never less than before."""
+        self._watermarks = [NEVER_US] * len(self._watermarks)
+        self.watermark_us = self._passed_on_us = NEVER_US
+        self.meter.begin_epoch()
+
+    def on_batch(self, port: int, batch: Batch) -> None:
+        raise NotImplementedError
+
+    def on_partial(self, port: int, partial: pa.RecordBatch, born_us: int) -> None:
+        raise NotImplementedError
+
+    def on_watermark(self, watermark_us: int) -> None:
+        """All input up to ``watermark_us`` has been seen."""
+
+    def on_clock(self, now_us: int) -> None:
+        """Called between buffers."""
+
+    def next_clock_us(self) -> int | None:
+        """When ``on_clock`` is wanted next."""
+        return None
+
+    def on_epoch_end(self) -> None:
+        """No more input in this epoch; state is written next."""
+
+    def stores(self) -> dict[str, Store]:
+        return {}
+
+    def restored(self, slices: list[int]) -> None:
+        """The slices assigned to this subtask have been loaded."""
+
+
+def timestamps(times_us: Any, rows: int | None = None) -> pa.Array:
+    """µs as an Arrow timestamp column in UTC; a single number is repeated ``rows`` times."""
+    if rows is not None:
+        times_us = np.full(rows, times_us, np.int64)
+    return pc.cast(pa.array(times_us, pa.int64()), pa.timestamp("us", "UTC"))

@@ -1,0 +1,85 @@
+"""Panes that several windowed reduce steps share: each record is added once (C-MR, section 2.6)."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headrace.graph.nodes import ReduceNode
+from headrace.graph.windowing import TimeWindow
+from headrace.runtime.batch import Batch, Times
+from headrace.runtime.operators.usercode import Guard
+from headrace.runtime.reduce.paned import PanedReduce
+from headrace.runtime.reduce.reduce import PaneReduce, Place
+
+
+class SharedPanes(PaneReduce):
+    """The reduce of a ``PaneNode``: hands each pane's aggregates on to the steps that share it, once it has ended.
+
+    What is not in time for its pane is handed on at once and as it is: which of their windows it is too late for
+    is for the steps to say.
+    """
+
+    def __init__(self, node: ReduceNode, schema: pa.Schema, guard: Guard, place: Place) -> None:
+        super().__init__(node, schema, pa.schema([]), guard, place)
+        assert isinstance(node.window, TimeWindow)
+        self._pane_us = node.window.size_us
+        self._born_us = 0
+
+    def on_batch(self, port: int, batch: Batch) -> None:
+        self._born_us = batch.born_us
+        if batch.late is not None:
+            self.emit(batch)
+            return
+        ended = self._ended(batch.times // self._pane_us)
+        if ended.any():
+            self.emit(batch.where(ended))
+            batch = batch.where(~ended)
+        if batch.rows:
+            panes = batch.times // self._pane_us
+            self.states.absorb(batch.records, self.key_columns(batch.records), panes, batch.times)
+
+    def on_partial(self, port: int, partial: pa.RecordBatch, born_us: int) -> None:
+        self._born_us = born_us
+        ended = self._ended(partial.column(0).to_numpy())
+        if ended.any():
+            self._hand_on(partial.filter(pa.array(ended)))
+            partial = partial.filter(pa.array(~ended))
+        self.states.absorb_partial(partial)
+
+    def on_watermark(self, watermark_us: int) -> None:
+        """Hand on all panes that have ended, in one piece, before the steps hear of the watermark."""
+        panes = np.array(self.states.panes(), np.int64)
+        ended = panes[self._ended(panes)].tolist()
+        if ended:
+            rows = np.concatenate([self.table.rows_of(pane) for pane in ended])
+            self._hand_on(self.table.export(rows))
+            self.table.drop(rows)
+
+    def _ended(self, panes: Times) -> npt.NDArray[np.bool_]:
+        return (panes + 1) * self._pane_us <= self.watermark_us
+
+    def _hand_on(self, partial: pa.RecordBatch) -> None:
+        tag_us = self.meter.tag_for(self._born_us)
+        started_ns = self.meter.wrote(partial.num_rows)
+        for target, port in self.outputs:
+            assert isinstance(target, PanedReduce), "panes go to reduce steps of the same stage only"
+            target.receive_partial(port, self._for(target, partial), self._born_us, tag_us)
+        self.meter.inner_ns += time.perf_counter_ns() - started_ns
+
+    def _for(self, target: PanedReduce, partial: pa.RecordBatch) -> pa.RecordBatch:
+        """The columns of a step's own reducers, by its own panes: these are multiples of ours."""
+        window, wanted = target.node.window, target.node.pane_columns
+        assert isinstance(window, TimeWindow) and wanted is not None
+        widths = [len(accumulator.fields) for accumulator in self.table.accumulators]
+        starts = 1 + len(self.node.keys) + np.cumsum([0, *widths])
+        names = [name for name, _ in self.node.reducers]
+        columns = [pa.array(partial.column(0).to_numpy() * self._pane_us // window.pane_us)]
+        columns += partial.columns[1 : starts[0]]
+        for name in wanted:
+            at = names.index(name)
+            columns += partial.columns[starts[at] : starts[at + 1]]
+        return pa.RecordBatch.from_arrays(columns, schema=target.table.combined_schema)

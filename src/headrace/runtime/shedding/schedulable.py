@@ -1,0 +1,45 @@
+"""The largest schedulable subset in one pass: Moore–Hodgson with a max-heap.
+
+Li 2015, algorithm 3 and proposition 5.4.1. The incremental version is ``deadlinetree``; this one
+sorts everything anew and is the meaning that the other is tested against.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+from itertools import groupby
+
+from headrace.runtime.shedding.deadlines import Item
+
+
+def largest_schedulable(items: Iterable[Item], now_us: int) -> list[Item]:
+    """Most records that can all meet their deadlines from now on, one after the other, by deadline.
+
+    Deadline by deadline: while what is due by then cannot be done by then, shed the record with the largest
+    burden; of equals the one due first, then the one that came first. A maximum in number if all records
+    are worth the same; with unequal windows a heuristic.
+    """
+    ordered = sorted(enumerate(items), key=lambda pair: pair[1].deadline_us)
+    left = Counter({index: item.count for index, item in ordered})
+    due: list[tuple[int, int, int, Item]] = []
+    busy_until_ns = now_us * 1000
+    for deadline_us, group in groupby(ordered, key=lambda pair: pair[1].deadline_us):
+        for index, item in group:
+            heapq.heappush(due, (-item.burden, deadline_us, index, item))
+            busy_until_ns += item.count * item.cost_ns
+        while due and busy_until_ns > deadline_us * 1000:
+            _, _, index, item = due[0]
+            shed = too_many(busy_until_ns - deadline_us * 1000, item.cost_ns, left[index])
+            left[index] -= shed
+            busy_until_ns -= shed * item.cost_ns
+            if not left[index]:
+                heapq.heappop(due)
+    return [replace(item, count=left[index]) for index, item in ordered if left[index]]
+
+
+def too_many(excess_ns: int, cost_ns: int, count: int) -> int:
+    """How many of ``count`` equal records must go to save ``excess_ns``; what one by one would shed."""
+    return min(count, -(-excess_ns // cost_ns))

@@ -1,0 +1,197 @@
+"""Edges to the next stage: output buffers, cut by size or deadline, routed by slice."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headrace.graph.stages import Edge
+from headrace.graph.windowing import NEVER_US, TimeWindow
+from headrace.runtime.batch import Batch, concat, to_wire
+from headrace.runtime.metering.stamps import Stamp
+from headrace.runtime.wire.frames import Frame, Kind
+from headrace.state.grouping import Rows
+from headrace.state.hashing import slices_of
+from headrace.state.table.rowtable import Partials
+
+_COMBINE_GAIN = 1.3
+"""Records per group from which combining before the shuffle pays; below it rows go as they are."""
+_RETRY_AFTER = 64
+_SMALL_SLICE = np.zeros(1, np.uint16)
+
+
+def now_us() -> int:
+    return time.time_ns() // 1000
+
+
+@dataclass(slots=True)
+class Combiner:
+    """Aggregates a buffer's records before they are shipped, where the receiving step can merge.
+
+    ``window`` is the receiver's; its panes are the groups, next to the keys.
+    """
+
+    partials: Partials
+    keys: tuple[str, ...]
+    window: TimeWindow | None
+    resting: int = 0
+
+    def combine(self, batch: Batch) -> pa.RecordBatch | None:
+        """The batch as partials, or None when it would hardly get smaller."""
+        if self.resting:
+            self.resting -= 1
+            return None
+        panes: Rows | int = batch.times // self.window.pane_us if self.window is not None else 0
+        partial = self.partials.of(batch.records, [batch.records.column(key) for key in self.keys], panes, batch.times)
+        if batch.rows < _COMBINE_GAIN * partial.num_rows:
+            self.resting = _RETRY_AFTER
+        return partial
+
+
+@dataclass(slots=True)
+class EdgeWriter:
+    """The sending end of one edge in one subtask: at most one open buffer.
+
+    ``targets`` are the receivers it reaches: all of them through a shuffle, its own index otherwise.
+    A spread edge gives the first ``active`` of them records in turn. ``since_us``: when the clock of
+    what is to be sent began; it leaves after ``deadline_us`` or with ``limit_bytes``, whatever is first.
+    ``entered_us`` is the sum over the pending rows of when each came: with it a row's mean wait is known
+    at the cut; what a source let wait, in place of the buffer, counts too. It is the open buffer's, and of each
+    receiver's part only in the mean.
+    """
+
+    edge: Edge
+    sender: int
+    receivers: int
+    targets: range
+    slices: int
+    table: npt.NDArray[np.int64]
+    combiner: Combiner | None = None
+    active: int = 1
+    turn: int = 0
+    deadline_us: int = 0
+    limit_bytes: int = 0
+    since_us: int = 0
+    pending: list[Batch] = field(default_factory=list)
+    pending_late: list[Batch] = field(default_factory=list)
+    pending_bytes: int = 0
+    opened_us: int = 0
+    pending_rows: int = 0
+    entered_us: int = 0
+    stamp: Stamp = field(default_factory=Stamp)
+    watermark_us: int = NEVER_US
+    told_us: int = NEVER_US
+    sequences: list[int] = field(default_factory=list)
+    sent: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    def __post_init__(self) -> None:
+        self.sequences = [0] * self.receivers
+        self.sent = np.zeros(self.slices if self.edge.keyed else 1, np.int64)
+
+    def receive(self, port: int, batch: Batch) -> None:
+        now = now_us()
+        self.opened_us = self.opened_us or now
+        self.pending_rows += batch.rows
+        self.entered_us += batch.rows * (now - batch.held_us)
+        (self.pending if batch.late is None else self.pending_late).append(batch)
+        self.pending_bytes += batch.records.nbytes
+
+    def watermark(self, port: int, watermark_us: int) -> None:
+        self.watermark_us = max(self.watermark_us, watermark_us)
+
+    @property
+    def news(self) -> bool:
+        return bool(self.opened_us) or self.watermark_us > self.told_us
+
+    @property
+    def due_us(self) -> int:
+        return self.since_us + self.deadline_us
+
+    @property
+    def full(self) -> bool:
+        return self.pending_bytes >= self.limit_bytes
+
+    def flush(self, rows: list[list[bytes]]) -> None:
+        """Append this edge's frames to each receiver's row: data first, then the watermark."""
+        shipped_us = now_us()
+        if self.pending:
+            batch = concat(self.pending)
+            partial = self.combiner.combine(batch) if self.combiner is not None else None
+            if partial is not None:
+                keys = partial.columns[1 : 1 + len(self.edge.keys)]
+                self._ship(Kind.PARTIAL, partial, keys, batch, shipped_us, rows)
+            else:
+                self._ship_batch(Kind.DATA, batch, shipped_us, rows)
+        if self.pending_late:
+            self._ship_batch(Kind.LATE, concat(self.pending_late), shipped_us, rows)
+        self.pending, self.pending_late = [], []
+        self.pending_bytes = self.pending_rows = self.opened_us = self.entered_us = self.since_us = 0
+        if self.watermark_us > self.told_us:
+            self.told_us = self.watermark_us
+            for receiver in self.targets:
+                rows[receiver].append(self._time(Kind.WATERMARK, receiver).encode())
+
+    def end(self, rows: list[list[bytes]]) -> None:
+        """Tell every receiver that the epoch's last buffer has been sent."""
+        for receiver in self.targets:
+            rows[receiver].append(self._time(Kind.END, receiver).encode())
+
+    def _ship_batch(self, kind: Kind, batch: Batch, shipped_us: int, rows: list[list[bytes]]) -> None:
+        keys = [batch.records.column(key) for key in self.edge.keys]
+        self._ship(kind, to_wire(batch), keys, batch, shipped_us, rows)
+
+    def _ship(
+        self, kind: Kind, records: pa.RecordBatch, keys: list[pa.Array], batch: Batch, shipped_us: int,
+        rows: list[list[bytes]],
+    ) -> None:  # fmt: skip
+        if not self.edge.keyed:
+            for receiver, part in self._shares(records):
+                total = np.array([part.num_rows], np.uint32)
+                frame = self._data(kind, receiver, part, _SMALL_SLICE, total, batch, shipped_us)
+                rows[receiver].append(frame.encode())
+            self.sent[0] += records.num_rows
+            return
+        slices = slices_of(keys, self.slices)
+        counts = np.bincount(slices, minlength=self.slices)
+        self.sent += counts
+        routes = self.table[slices]
+        for receiver in np.unique(self.table[counts > 0]).tolist():
+            mine = np.flatnonzero(routes == receiver)
+            part = records.take(pa.array(mine)) if len(mine) < records.num_rows else records
+            held = np.flatnonzero((counts > 0) & (self.table == receiver)).astype(np.uint16)
+            frame = self._data(kind, receiver, part, held, counts[held].astype(np.uint32), batch, shipped_us)
+            rows[receiver].append(frame.encode())
+
+    def _shares(self, records: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Who gets which of the records: all stay on one subtask, or every active one gets as many."""
+        if not self.edge.spread:
+            yield self.targets[self.sender % len(self.targets)], records
+            return
+        share = -(-records.num_rows // self.active)
+        for start in range(0, records.num_rows, share):
+            self.turn = (self.turn + 1) % self.active
+            yield self.targets[self.turn], records.slice(start, share)
+
+    def _data(
+        self, kind: Kind, receiver: int, records: pa.RecordBatch, slices: npt.NDArray[np.uint16],
+        counts: npt.NDArray[np.uint32], batch: Batch, shipped_us: int,
+    ) -> Frame:  # fmt: skip
+        self.sequences[receiver] += 1
+        items, ahead = records.num_rows, self.stamp.offset_us
+        tag_us = batch.tag_us if batch.tag_us is not None else batch.born_us
+        return Frame(
+            kind, self.edge.id, self.sender, self.sequences[receiver], items, batch.born_us + ahead,
+            self.opened_us + ahead, shipped_us + ahead, 0, slices, counts, records.serialize(),
+            tagged_us=tag_us + ahead,
+            waited_us=items * (self.pending_rows * shipped_us - self.entered_us) // self.pending_rows,
+            settings=self.stamp.version,
+        )  # fmt: skip
+
+    def _time(self, kind: Kind, receiver: int) -> Frame:
+        sequence = self.sequences[receiver]
+        return Frame(kind, self.edge.id, self.sender, sequence, watermark_us=self.told_us)

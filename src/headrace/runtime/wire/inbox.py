@@ -1,0 +1,110 @@
+"""The one queue a subtask waits on: input rows, control messages, the end of input."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.runtime.wire.edges import now_us
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of frames, and when it reached this worker."""
+
+    payload: memoryview
+    queued_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class External:
+    """Records that Spark read itself, from a user's DataFrame."""
+
+    source: str
+    records: pa.RecordBatch
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """No more input in this epoch, or the input broke."""
+
+    error: Exception | None = None
+
+
+class Inbox:
+    """Bounded by bytes: the reader thread waits while the subtask is behind, and Spark behind it.
+
+    What the subtask has taken out and not processed yet still counts; ``blocked`` while the reader waits.
+    """
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.limit_bytes, self.held_bytes = limit_bytes, 0
+        self.blocked = False
+        self._queued_bytes = self._state_bytes = 0
+        self._room = threading.Condition()
+
+    def put(self, item: Any) -> None:
+        self._queue.put(item)
+
+    def put_row(self, payload: memoryview) -> None:
+        """Queue a row; blocks while too much is queued already."""
+        with self._room:
+            while self._crowded(len(payload)):
+                self.blocked = True
+                self._room.wait()
+            self.blocked = False
+            self.held_bytes += len(payload)
+        self._queue.put(Row(payload, now_us()))
+
+    def done(self, row: Row) -> None:
+        with self._room:
+            self.held_bytes -= len(row.payload)
+            self._room.notify()
+
+    def weigh(self, queued_bytes: int, state_bytes: int) -> None:
+        """What the subtask holds elsewhere: buffers in its operators' queues, and state if that counts."""
+        if (queued_bytes, state_bytes) != (self._queued_bytes, self._state_bytes):
+            with self._room:
+                self._queued_bytes, self._state_bytes = queued_bytes, state_bytes
+                self._room.notify()
+
+    def get(self, wait_s: float) -> Any:
+        """The next item, or None if none came in time."""
+        try:
+            return self._queue.get_nowait() if wait_s <= 0 else self._queue.get(timeout=wait_s)
+        except queue.Empty:
+            return None
+
+    def _crowded(self, more_bytes: int) -> bool:
+        """Never while nothing waits: state alone, or one large row, must not stop reading for ever."""
+        waiting_bytes = self.held_bytes + self._queued_bytes
+        return waiting_bytes > 0 and waiting_bytes + self._state_bytes + more_bytes > self.limit_bytes
+
+
+def read_into(inbox: Inbox, batches: Iterable[pa.RecordBatch]) -> threading.Thread:
+    """Start the thread that drains Spark's input into the inbox."""
+
+    def drain() -> None:
+        error: Exception | None = None
+        try:
+            for batch in batches:
+                index = batch.schema.get_field_index("payload")
+                if index < 0:
+                    continue  # a tick of the epoch clock
+                for payload in batch.column(index):
+                    view = memoryview(payload.as_buffer())
+                    if len(view):
+                        inbox.put_row(view)
+        except Exception as caught:
+            error = caught
+        inbox.put(End(error))
+
+    thread = threading.Thread(target=drain, name="headrace-reader", daemon=True)
+    thread.start()
+    return thread

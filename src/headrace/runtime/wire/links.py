@@ -1,0 +1,141 @@
+"""Edges inside a leg of several stages: called through where both ends are in one process, else shipped on.
+
+Every process of a leg can run any of its stateless steps, and a buffer says which edge it is on, so
+a chain is joined or parted by changing where a step's place is: at any time, in each process by
+itself. A buffer that finds its target's place further on is passed on; one that finds it behind is
+served where it is. Buffers stay in order: what waits on an edge leaves before what comes after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from headrace.errors import ProtocolError
+from headrace.graph.stages import Edge, Layout, Stage
+from headrace.runtime.batch import Batch, from_wire, wire_schema
+from headrace.runtime.metering.meter import ChannelMeter
+from headrace.runtime.metering.stamps import Stamp
+from headrace.runtime.operators.operator import Receiver
+from headrace.runtime.wire.edges import EdgeWriter, now_us
+from headrace.runtime.wire.frames import Frame, Kind
+from headrace.runtime.wire.inbox import Row
+
+LEG_END = 65_535
+"""The edge of the one END that a stage sends to the next one of its leg."""
+
+
+@dataclass(slots=True)
+class Link:
+    """One edge at one stage of its leg. ``target`` is None where the step can never run here."""
+
+    edge: Edge
+    schema: pa.Schema
+    target: Receiver | None
+    writer: EdgeWriter | None
+    meter: ChannelMeter
+    here: bool = True
+    last: dict[int, int] = field(default_factory=dict)
+    consumed: dict[int, int] = field(default_factory=dict)
+
+    def receive(self, port: int, batch: Batch) -> None:
+        self._next.receive(self.edge.port, batch)
+
+    def watermark(self, port: int, watermark_us: int) -> None:
+        self._next.watermark(self.edge.port, watermark_us)
+
+    @property
+    def _next(self) -> Receiver:
+        way = self.target if self.here else self.writer
+        if way is None:
+            raise ProtocolError(f"edge {self.edge.source} → {self.edge.target} has no way on from here")
+        return way
+
+    def deliver(self, frame: Frame, ahead_us: int) -> None:
+        """Serve a buffer of an earlier process; its number must be higher than the last one's."""
+        if frame.kind is Kind.WATERMARK:
+            self._next.watermark(self.edge.port, frame.watermark_us)
+            return
+        if frame.sequence <= self.last.get(frame.sender, 0):
+            return
+        self.last[frame.sender] = frame.sequence
+        self.consumed[frame.sender] = self.consumed.get(frame.sender, 0) + frame.items
+        records = pa.ipc.read_record_batch(
+            pa.py_buffer(frame.body), wire_schema(self.schema, late=frame.kind is Kind.LATE)
+        )
+        self._next.receive(
+            self.edge.port, from_wire(records, self.schema, frame.born_us - ahead_us, frame.tagged_us - ahead_us)
+        )
+
+
+class Links:
+    """All links of one subtask of a leg with several stages, and the way through for buffers."""
+
+    def __init__(self, layout: Layout, stage: Stage, links: Mapping[int, Link], stamp: Stamp) -> None:
+        self._stage, self._stamp = stage, stamp
+        self._links = links
+        self._upstream = _upstream(layout.inside(stage))
+        self.ended = False
+        self.passing: list[bytes] = []
+
+    @property
+    def writers(self) -> list[EdgeWriter]:
+        """Senders' ends in order of flow."""
+        return [link.writer for link in self._links.values() if link.writer is not None]
+
+    def place(self, places: Mapping[str, int]) -> None:
+        """Where steps are from now on; what waits in buffers must have left before."""
+        for link in self._links.values():
+            if link.target is None:
+                link.here = False
+            elif link.writer is None:
+                link.here = True
+            elif link.edge.border is None:
+                link.here = places[link.edge.target] <= self._stage.index
+
+    def take(self, frame: Frame, row: Row) -> None:
+        """A frame from the stage before."""
+        if frame.edge == LEG_END:
+            self.ended = True
+            return
+        link = self._links.get(frame.edge)
+        if link is None:
+            raise ProtocolError(
+                f"stage {self._stage.index} received a buffer of edge {frame.edge}, which is not its own"
+            )
+        if not link.here:
+            self._pass_on(frame)
+            return
+        if frame.kind < Kind.WATERMARK:
+            link.meter.step.arrived(row.queued_us)
+            link.meter.served(frame, row.queued_us, now_us())
+        link.deliver(frame, self._stamp.offset_us)
+
+    def _pass_on(self, frame: Frame) -> None:
+        """Send a buffer on, behind what waits on its edge or on edges that lead to it."""
+        for id in self._upstream[frame.edge]:
+            writer = self._links[id].writer
+            if writer is not None and writer.news:
+                rows: list[list[bytes]] = [[] for _ in range(writer.receivers)]
+                writer.flush(rows)
+                self.passing += rows[writer.targets[0]]
+        self.passing.append(frame.encode())
+
+    def consumed(self) -> dict[int, dict[int, list[int]]]:
+        return {id: {sender: [n] for sender, n in link.consumed.items()} for id, link in self._links.items()}
+
+    def meters(self) -> list[ChannelMeter]:
+        return [link.meter for link in self._links.values()]
+
+
+def _upstream(edges: tuple[Edge, ...]) -> dict[int, list[int]]:
+    """For each edge: itself and those of the leg whose items may come to be on it, in order of flow."""
+    upstream: dict[int, list[int]] = {}
+    for edge in edges:
+        before = {
+            id for other in edges if other.id in upstream and other.target == edge.source for id in upstream[other.id]
+        }
+        upstream[edge.id] = sorted({*before, edge.id})
+    return upstream

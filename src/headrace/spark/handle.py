@@ -1,0 +1,137 @@
+"""A running job, as its user holds it."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from headrace.actuate.controller import BoundKept
+from headrace.config import Schedule, check_schedule
+from headrace.connect.collect import Collect, read_collected
+from headrace.driver.hearing import Heard
+from headrace.driver.status import Event, Status
+from headrace.errors import HeadraceError
+from headrace.graph.nodes import SinkNode
+from headrace.measure.flows import LatencyFigures, figures_of
+from headrace.spark.shipping import ship_by_value
+from headrace.spark.supervisor import Supervisor
+from headrace.units import Duration
+
+
+class Run(Supervisor):
+    """A handle on a running job: ``wait() stop() status() latency() decisions() rows(sink)``."""
+
+    def start(self, seconds: float | None = None) -> Run:
+        """Begin; ``seconds`` ends the run cleanly after that long."""
+        ship_by_value(self.plan.graph)
+        self._seconds = seconds
+        self._recover()
+        self._steering.start()
+        self._thread.start()
+        return self
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait for the end; raises what the job failed with. False if it still runs after the timeout."""
+        if not self._done.wait(timeout_s):
+            return False
+        self._thread.join(30)
+        if self._failure is not None:
+            raise self._failure
+        return True
+
+    def stop(self, timeout_s: float = 120.0) -> None:
+        """End the running epoch, commit it, and stop."""
+        self._stop_at_s = self._stop_at_s or time.monotonic()
+        self._done.wait(timeout_s)
+        self._thread.join(30)
+
+    def status(self) -> Status:
+        token = self._coordinator.token
+        with self._lock:
+            summary, workers = self._hearing.summary(time.time()), len(self._hearing.newest)
+        status = Status(
+            self._state,
+            token.epoch if token else 0,
+            self._committing.commits,
+            self._restarts,
+            dict(self._counters),
+            workers,
+        )
+        return status.measured(summary)
+
+    def reports(self) -> list[Heard]:
+        """What workers reported lately, oldest first."""
+        with self._lock:
+            return list(self._hearing.history)
+
+    def constraints(self) -> dict[str, BoundKept]:
+        """Per constraint of the job: how it stands, and in which share of the cycles so far it was met."""
+        return self._steering.kept()
+
+    def subtask_s(self) -> dict[str, float]:
+        """Per step: seconds of active subtasks so far."""
+        return self._steering.subtask_s()
+
+    def executor_s(self) -> float | None:
+        """Seconds of executors since sources were let go; None in local mode, which has none."""
+        return self._executors.executor_s()
+
+    @property
+    def control_cpu_s(self) -> float:
+        """CPU time that the controller has used."""
+        return self._steering.cpu_s
+
+    def override(
+        self, *, deadlines: Mapping[str, Duration] | None = None, parallelism: Mapping[str, int] | None = None,
+        chained: Mapping[str, bool] | None = None,
+    ) -> None:  # fmt: skip
+        """Decide by hand, in place of the controller: what is given stays until the next call.
+
+        Edges are named ``"from → to"`` (or ``"from>to"``); a keyed step's subtasks change with the next epoch.
+        """
+        with self._lock:
+            self._steering.override(self._ranks(), deadlines or {}, parallelism or {}, chained or {})
+
+    def reschedule(self, schedule: Schedule) -> None:
+        """Let subtasks choose by another policy which of their steps works next, from now on."""
+        self.order(replace(self._coordinator.orders, schedule=check_schedule(schedule)))
+
+    def worker_pids(self) -> list[int]:
+        """Processes that run subtasks now."""
+        with self._lock:
+            return sorted({heard.pid for heard in self._hearing.newest.values()})
+
+    @property
+    def busy_s(self) -> float:
+        """From when sources were let go to the last commit: the run without Spark's start-up."""
+        return max(self._committing.ended_s - self._began_s, 0.0)
+
+    def latency(self) -> dict[str, LatencyFigures]:
+        """Per step: latency of what it received lately, from when records were due or read."""
+        return figures_of(flow for heard in self.reports() for flow in heard.flows)
+
+    def decisions(self) -> list[Event]:
+        """What was decided and what happened, oldest first."""
+        return list(self._journal.events)
+
+    def rows(self, sink: str) -> list[dict[str, Any]]:
+        """The committed rows of a ``hr.collect()`` sink."""
+        node = self.plan.graph.by_name.get(sink)
+        if not isinstance(node, SinkNode) or not isinstance(node.sink, Collect):
+            raise HeadraceError(f"{sink!r} is not a collecting sink of job {self.plan.graph.job!r}")
+        rows: list[dict[str, Any]] = read_collected(node.sink.directory).to_pylist()
+        return rows
+
+    def forget(self) -> None:
+        """Remove a temporary checkpoint."""
+        if self._temporary:
+            shutil.rmtree(self.plan.checkpoint, ignore_errors=True)
+
+
+def temporary_checkpoint() -> Path:
+    return Path(tempfile.mkdtemp(prefix="headrace-"))

@@ -1,0 +1,1 @@
+"""State that is not accumulators: a user's values per key (``process``), and whole rows (joins)."""

@@ -1,0 +1,126 @@
+"""The store behind joins: whole rows kept by pane and side, appended and dropped, never updated."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headrace.state.durable.changes import (
+    ID_BYTES,
+    ID_COLUMNS,
+    PANE,
+    ZERO_DIGEST,
+    Change,
+    Digest,
+    Pending,
+    id_batch,
+    no_ids,
+    plus,
+    split_by_slice,
+    total,
+    with_ids,
+)
+from headrace.state.hashing import U64, row_stamps
+
+SLICE = "__slice"
+
+
+class RowStore:
+    """Rows of one side of a join, by pane. A row's identity is its slice and a counter."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self.schema = schema
+        self._stored_schema = pa.schema([*schema, (PANE, pa.int64()), (SLICE, pa.uint16())])
+        self._chunks: dict[int, list[pa.RecordBatch]] = {}
+        self._new: list[pa.RecordBatch] = []
+        self._graves: list[pa.RecordBatch] = []
+        self._digests: dict[int, Digest] = {}
+        self._next = 1
+
+    def panes(self) -> list[int]:
+        return sorted(self._chunks)
+
+    def add(self, batch: pa.RecordBatch, pane: int, slices: npt.NDArray[np.uint16]) -> None:
+        """Keep rows of one pane."""
+        n = batch.num_rows
+        columns = [*batch.columns, pa.array(np.full(n, pane)), pa.array(slices)]
+        rows = pa.RecordBatch.from_arrays(columns, schema=self._stored_schema)
+        counter = np.arange(self._next, self._next + n, dtype=np.uint64)
+        self._next += n
+        rows = with_ids(rows, (slices.astype(np.uint64), counter))
+        self._chunks.setdefault(pane, []).append(rows)
+        self._new.append(rows)
+
+    def rows_of(self, panes: list[int]) -> pa.Table:
+        """The rows of some panes, without their bookkeeping."""
+        chunks = [chunk for pane in panes for chunk in self._chunks.get(pane, ())]
+        if not chunks:
+            return self.schema.empty_table()
+        return pa.Table.from_batches(chunks).select(self.schema.names)
+
+    def drop(self, pane: int) -> None:
+        """Forget a pane."""
+        self._graves += self._chunks.pop(pane, [])
+
+    def changes(self) -> list[Change]:
+        new_ids = {id(chunk) for chunk in self._new}
+        dropped = {id(chunk) for chunk in self._graves}
+        puts = _concat([c for c in self._new if id(c) not in dropped], self._stored_schema)
+        graves = _concat([c for c in self._graves if id(c) not in new_ids], self._stored_schema)
+        put_at = dict(split_by_slice(_slices(puts)))
+        grave_at = dict(split_by_slice(_slices(graves)))
+        changes = []
+        for slice in sorted(put_at.keys() | grave_at.keys()):
+            digest, deletes, put = self._digests.get(slice, ZERO_DIGEST), no_ids(), puts.slice(0, 0)
+            if slice in grave_at:
+                gone = graves.take(pa.array(grave_at[slice]))
+                digest = plus(digest, total(row_stamps(gone)), -1)
+                deletes = id_batch(_ids(gone))
+            if slice in put_at:
+                put = puts.take(pa.array(put_at[slice]))
+                digest = plus(digest, total(row_stamps(put)))
+            self._digests[slice] = digest
+            changes.append(Change(slice, put, deletes, digest))
+        self._new.clear()
+        self._graves.clear()
+        return changes
+
+    def swap(self) -> Pending:
+        changes = self.changes()
+        return lambda: changes
+
+    @property
+    def nbytes(self) -> int:
+        return int(sum(chunk.nbytes for chunks in self._chunks.values() for chunk in chunks))
+
+    def dirty_bytes(self) -> int:
+        new_bytes = int(sum(chunk.nbytes for chunk in self._new))
+        return new_bytes + ID_BYTES * int(sum(chunk.num_rows for chunk in self._graves))
+
+    def load(self, slice: int, image: pa.RecordBatch, digest: Digest) -> None:
+        self._digests[slice] = digest
+        if not image.num_rows:
+            return
+        panes = image.column(PANE).to_numpy()
+        for pane in np.unique(panes).tolist():
+            self._chunks.setdefault(pane, []).append(image.filter(pa.array(panes == pane)))
+        self._next = max(self._next, int(_ids(image)[1].max()) + 1)
+
+
+def _concat(chunks: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
+    if not chunks:
+        empty = np.zeros(0, np.uint64)
+        return with_ids(
+            pa.RecordBatch.from_arrays([pa.array([], f.type) for f in schema], schema=schema), (empty, empty)
+        )
+    return pa.concat_batches(chunks)
+
+
+def _slices(rows: pa.RecordBatch) -> npt.NDArray[np.uint16]:
+    slices: npt.NDArray[np.uint16] = rows.column(SLICE).to_numpy()
+    return slices
+
+
+def _ids(rows: pa.RecordBatch) -> tuple[U64, U64]:
+    return rows.column(ID_COLUMNS[0]).to_numpy(), rows.column(ID_COLUMNS[1]).to_numpy()

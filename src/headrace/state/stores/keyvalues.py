@@ -1,0 +1,209 @@
+"""The store behind ``process`` steps: a user's values, queues and mappings per key, and timers.
+
+Everything is one flat set of entries ``(name, key, sub) → value``: a queue's elements and a
+mapping's items are entries of their own, so an append to a long queue changes one entry, not the
+queue. Values are plain data; what is read must be ``set`` again to change. Keys and sub-keys are
+told apart by their stored bytes, so that an entry is the same one before and after a restore.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headrace.errors import StateError
+from headrace.state.durable.changes import (
+    ID_BYTES,
+    ID_COLUMNS,
+    ZERO_DIGEST,
+    Change,
+    Digest,
+    Pending,
+    id_batch,
+    plus,
+    split_by_slice,
+    total,
+    with_ids,
+)
+from headrace.state.grouping import Key
+from headrace.state.hashing import hash_columns, row_stamps
+from headrace.state.plain import pack, unpack
+
+_SCHEMA = pa.schema(
+    [("name", pa.string()), ("key", pa.binary()), ("sub", pa.binary()), ("value", pa.binary()), ("place", pa.int64())]
+)
+_NO_SUB = pack(None)
+_ENTRY_BYTES = 400
+"""What an entry takes, roughly: its place in the dictionary, three small byte strings, two tuples. Long values take
+more; counting them would cost time at every change."""
+_NO_STAMPS = (np.zeros(0, np.uint64), np.zeros(0, np.uint64))
+Flat = tuple[str, bytes, bytes]
+Entry = tuple[bytes, int]
+"""A value's bytes, and its place among the entries of its name and key: the order in which they came."""
+
+
+class KeyedStore:
+    """Flat entries by slice, kept as bytes: what a user changes in place cannot leak into state."""
+
+    def __init__(self, step: str, slices_of: Callable[[list[Key]], list[int]], *, debug: bool = False) -> None:
+        self._step, self._slices_of, self._debug = step, slices_of, debug
+        self._entries: dict[Flat, Entry] = {}
+        self._before: dict[Flat, Entry | None] = {}
+        self._dirty_bytes = 0
+        self._subs: dict[tuple[str, bytes], dict[bytes, None]] = {}
+        self._digests: dict[int, Digest] = {}
+        self._lent: dict[Flat, Any] = {}
+        self._key: tuple[Key, bytes] = (None, _NO_SUB)
+
+    def get(self, name: str, key: Key, sub: Any = None, default: Any = None) -> Any:
+        flat = self._flat(name, key, sub)
+        entry = self._entries.get(flat)
+        if entry is None:
+            return default
+        value = unpack(entry[0])
+        if self._debug:
+            self._lent[flat] = value
+        return value
+
+    def set(self, name: str, key: Key, sub: Any, value: Any) -> None:
+        flat = self._flat(name, key, sub)
+        packed = pack(value, f"step {self._step!r}, state {name!r}")
+        old = self._entries.get(flat)
+        self._before.setdefault(flat, old)
+        self._dirty_bytes += len(packed) + len(flat[1]) + len(flat[2])
+        self._lent.pop(flat, None)
+        if sub is None:
+            self._entries[flat] = (packed, 0)
+            return
+        subs = self._subs.setdefault(flat[:2], {})
+        if old is not None:
+            place = old[1]
+        else:
+            place = self._entries[*flat[:2], next(reversed(subs))][1] + 1 if subs else 0
+            subs[flat[2]] = None
+        self._entries[flat] = (packed, place)
+
+    def delete(self, name: str, key: Key, sub: Any = None) -> bool:
+        flat = self._flat(name, key, sub)
+        entry = self._entries.pop(flat, None)
+        if entry is None:
+            return False
+        self._before.setdefault(flat, entry)
+        self._dirty_bytes += ID_BYTES
+        self._lent.pop(flat, None)
+        if sub is not None:
+            subs = self._subs[flat[:2]]
+            del subs[flat[2]]
+            if not subs:
+                del self._subs[flat[:2]]
+        return True
+
+    def subs(self, name: str, key: Key) -> list[Any]:
+        """The sub-keys of a queue or mapping, oldest first."""
+        return [unpack(sub) for sub in self._subs_of(name, key)]
+
+    def count(self, name: str, key: Key) -> int:
+        return len(self._subs_of(name, key))
+
+    def first_sub(self, name: str, key: Key) -> Any:
+        return unpack(next(iter(self._subs_of(name, key)), _NO_SUB))
+
+    def last_sub(self, name: str, key: Key) -> Any:
+        return unpack(next(reversed(self._subs_of(name, key)), _NO_SUB))
+
+    def all_of(self, name: str) -> Iterator[tuple[Key, Any, Any]]:
+        """Every (key, sub, value) under a name; used to rebuild timers after a load."""
+        for (entry, key, sub), (value, _) in self._entries.items():
+            if entry == name:
+                yield unpack(key), unpack(sub), unpack(value)
+
+    def changes(self) -> list[Change]:
+        return self.swap()()
+
+    def swap(self) -> Pending:
+        self._check_unset_mutations()
+        before, self._before, self._dirty_bytes = self._before, {}, 0
+        entries = self._entries
+        old = [(flat, entry) for flat, entry in before.items() if entry is not None]
+        new = [(flat, entries[flat]) for flat in before if flat in entries]
+        gone = np.array([flat not in entries for flat, _ in old], bool)
+        return lambda: self._changes(old, new, gone)
+
+    @property
+    def nbytes(self) -> int:
+        return _ENTRY_BYTES * len(self._entries)
+
+    def dirty_bytes(self) -> int:
+        return self._dirty_bytes
+
+    def load(self, slice: int, image: pa.RecordBatch, digest: Digest) -> None:
+        self._digests[slice] = digest
+        rows = zip(*(image.column(name).to_pylist() for name in _SCHEMA.names)) if image.num_rows else ()
+        for name, key, sub, value, place in sorted(rows, key=lambda row: row[4]):
+            self._entries[name, key, sub] = (value, place)
+            if sub != _NO_SUB:
+                self._subs.setdefault((name, key), {})[sub] = None
+
+    def _flat(self, name: str, key: Key, sub: Any) -> Flat:
+        return name, self._packed(key), _NO_SUB if sub is None else pack(sub)
+
+    def _packed(self, key: Key) -> bytes:
+        """The key's bytes; one record's key is asked for several times in a row."""
+        if key is not self._key[0]:
+            self._key = (key, pack(key, f"step {self._step!r}, key"))
+        return self._key[1]
+
+    def _subs_of(self, name: str, key: Key) -> dict[bytes, None]:
+        return self._subs.get((name, self._packed(key)), {})
+
+    def _changes(
+        self, old: list[tuple[Flat, Entry]], new: list[tuple[Flat, Entry]], gone: npt.NDArray[np.bool_]
+    ) -> list[Change]:
+        """Entries as they were and as they are, by slice."""
+        befores, puts = _batch(old), _batch(new)
+        old_stamps, new_stamps = (row_stamps(rows) if rows.num_rows else _NO_STAMPS for rows in (befores, puts))
+        old_at, new_at = (dict(split_by_slice(self._slices(entries))) for entries in (old, new))
+        changes, nothing = [], np.zeros(0, np.int64)
+        for slice in sorted(old_at.keys() | new_at.keys()):
+            was, now = old_at.get(slice, nothing), new_at.get(slice, nothing)
+            digest = plus(self._digests.get(slice, ZERO_DIGEST), total((old_stamps[0][was], old_stamps[1][was])), -1)
+            digest = self._digests[slice] = plus(digest, total((new_stamps[0][now], new_stamps[1][now])))
+            dead = befores.take(pa.array(was[gone[was]]))
+            deletes = id_batch((dead.column(ID_COLUMNS[0]).to_numpy(), dead.column(ID_COLUMNS[1]).to_numpy()))
+            changes.append(Change(slice, puts.take(pa.array(now)), deletes, digest))
+        return changes
+
+    def _slices(self, entries: list[tuple[Flat, Entry]]) -> npt.NDArray[np.uint16]:
+        keys = list({flat[1]: None for flat, _ in entries})
+        slice_of = dict(zip(keys, self._slices_of([unpack(key) for key in keys]))) if keys else {}
+        return np.array([slice_of[flat[1]] for flat, _ in entries], np.uint16)
+
+    def _check_unset_mutations(self) -> None:
+        """Debug mode: a value that was read, changed in place and not set would be lost."""
+        for flat, value in self._lent.items():
+            entry, name = self._entries.get(flat), flat[0]
+            if entry is not None and pack(value) != entry[0]:
+                raise StateError(
+                    f"step {self._step!r}: state {name!r} of key {unpack(flat[1])!r} was changed in place without set(); "
+                    f"call state[{name!r}].set(value) after changing it"
+                )
+        self._lent.clear()
+
+
+def _batch(entries: list[tuple[Flat, Entry]]) -> pa.RecordBatch:
+    columns = [
+        pa.array([flat[0] for flat, _ in entries], pa.string()),
+        pa.array([flat[1] for flat, _ in entries], pa.binary()),
+        pa.array([flat[2] for flat, _ in entries], pa.binary()),
+        pa.array([value for _, (value, _) in entries], pa.binary()),
+        pa.array([place for _, (_, place) in entries], pa.int64()),
+    ]
+    batch = pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)
+    if not entries:
+        empty = np.zeros(0, np.uint64)
+        return with_ids(batch, (empty, empty))
+    return with_ids(batch, (hash_columns(columns[:3], 0), hash_columns(columns[:3], 1)))

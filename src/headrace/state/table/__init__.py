@@ -1,0 +1,3 @@
+"""Rows of accumulators by pane and key. In come records or partials; out go results, and changes since they were last
+stored.
+"""
