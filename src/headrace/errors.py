@@ -62,6 +62,10 @@ class ChannelError(HeadraceError, ConnectionError):
     """The control channel did not answer in time or refused the caller."""
 
 
+class MessageError(HeadraceError, ValueError):
+    """A control message of an unknown kind, or not of its kind's form: driver and worker differ in version."""
+
+
 class EnvironmentMissingError(HeadraceError, EnvironmentError):
     """Java, a package or a Spark setting is missing; the message has the fix."""
 

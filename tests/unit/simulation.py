@@ -14,8 +14,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import msgpack
-
 import headrace as hr
 from headrace.config import Settings
 from headrace.connect.sink import SinkContext, Staged, When, Writer
@@ -23,7 +21,21 @@ from headrace.driver.coordinator import Coordinator
 from headrace.driver.planning import plan_job
 from headrace.driver.publishing import publish, recover
 from headrace.errors import HeadraceError
-from headrace.runtime.plan import Description, JobPlan
+from headrace.runtime.messages import (
+    Described,
+    Fenced,
+    Go,
+    Hello,
+    Loaded,
+    Planned,
+    Reply,
+    Sealed,
+    ToDriver,
+    ToWorker,
+    encode,
+    read_as_driver,
+)
+from headrace.runtime.plan import Description, JobPlan, Ticket
 from headrace.state.durable.segments import BlockRef, StoredChange
 from headrace.state.durable.versions import Manifest, SliceKey, SliceVersion, Versions
 from headrace.testing import scripted
@@ -76,8 +88,7 @@ class Worker:
     job: SparkJob
     place: Place
     name: bytes
-    token: Token | None = None
-    ticket: dict[str, Any] = field(default_factory=dict)
+    ticket: Ticket | None = None
     state: str = "new"
     rows: dict[int, list[int]] = field(default_factory=dict)
 
@@ -92,17 +103,11 @@ class Worker:
         stage, index = self.place
         match self.state:
             case "new":
-                body = {
-                    "stage": stage,
-                    "index": index,
-                    "query": self.job.query,
-                    "epoch": self.job.epoch,
-                    "inventory": None,
-                }
-                self.world.send(self.job.driver, self.name, "hello", body)
+                hello = Hello(stage, index, self.job.query, self.job.epoch, None, "host", 1, 2)
+                self.world.send(self.job.driver, self.name, hello)
                 self.state = "waits for plan"
             case "planned":
-                self.world.send(self.job.driver, self.name, "loaded", self._place_and_token())
+                self.world.send(self.job.driver, self.name, Loaded(stage, index, self.part.token))
                 self.state = "waits for go" if stage == 0 else "waits for input"
             case "goes":
                 self._read()
@@ -110,22 +115,25 @@ class Worker:
                 if all(self.job.workers[0, i].state in ("described", "done") for i in range(SUBTASKS)):
                     self._count()
 
-    def receive(self, kind: str, body: dict[str, Any]) -> None:
-        if kind == "fenced":
-            self.state = "dead"
-        elif kind == "plan" and self.state == "waits for plan":
-            self.ticket, self.token, self.state = body, Token.parse(body["token"]), "planned"
-        elif kind == "go" and self.state == "waits for go" and body["token"] == str(self.token):
-            self.state = "goes"
-        elif kind == "sealed" and self.state == "described" and body["token"] == str(self.token):
-            self.state = "done"
+    def receive(self, message: ToWorker) -> None:
+        match message:
+            case Fenced():
+                self.state = "dead"
+            case Planned() if self.state == "waits for plan":
+                self.ticket, self.state = message.ticket, "planned"
+            case Go() if self.state == "waits for go" and message.token == self.part.token:
+                self.state = "goes"
+            case Sealed() if self.state == "described" and message.token == self.part.token:
+                self.state = "done"
 
-    def _place_and_token(self) -> dict[str, Any]:
-        return {"stage": self.place[0], "index": self.place[1], "token": str(self.token)}
+    @property
+    def part(self) -> Ticket:
+        assert self.ticket is not None
+        return self.ticket
 
     def _base(self) -> Manifest | None:
-        base = self.ticket["base"]
-        return self.job.driver.versions.manifest(Token.parse(base)) if base else None
+        base = self.part.base
+        return self.job.driver.versions.manifest(base) if base else None
 
     def _value(self, base: Manifest | None, step: str, slice: int) -> int:
         version = base.slices.get((step, slice)) if base is not None else None
@@ -137,7 +145,7 @@ class Worker:
         changes, sent = [], [0] * SLICES
         self.rows = {receiver: [] for receiver in range(SUBTASKS)}
         for partition in range(PARTITIONS):
-            if partition % SUBTASKS != self.ticket["group"]:
+            if partition % SUBTASKS != self.part.group:
                 continue
             start = self._value(base, "s", partition)
             end = start + world.dice.randint(0, 3)
@@ -145,7 +153,7 @@ class Worker:
                 key = key_at(partition, position)
                 slice = key % SLICES
                 sent[slice] += 1
-                self.rows[self.ticket["places"][slice % SUBTASKS]].append(key)
+                self.rows[self.part.places[slice % SUBTASKS]].append(key)
             if end > start:
                 changes.append(self._change("s", partition, end))
         self._describe(changes, sent={EDGE: {self.place[1]: sent}}, consumed={})
@@ -167,14 +175,13 @@ class Worker:
         self._describe(changes, sent={}, consumed={EDGE: consumed})
 
     def _change(self, step: str, slice: int, value: int) -> StoredChange:
-        block = BlockRef(f"segments/{self.token}-s{self.place[0]:02d}", 0, 1, "", 1, full=True)
+        block = BlockRef(f"segments/{self.part.token}-s{self.place[0]:02d}", 0, 1, "", 1, full=True)
         return StoredChange(step, slice, (value, 0), block)
 
     def _describe(self, changes: list[StoredChange], sent: Any, consumed: Any) -> None:
-        assert self.token is not None
-        description = Description(*self.place, self.token, tuple(changes), sent, consumed, (), {}, False)
+        description = Description(*self.place, self.part.token, tuple(changes), sent, consumed, (), {}, False)
         self.state = "described"
-        self.world.send(self.job.driver, self.name, "desc", description.to_wire())
+        self.world.send(self.job.driver, self.name, Described(description))
 
 
 @dataclass
@@ -229,7 +236,7 @@ class Driver:
         return self.coordinator.new_query()
 
 
-Message = tuple[Driver, bytes, str, bytes]
+Message = tuple[Driver, bytes, bytes]
 
 
 class World:
@@ -244,7 +251,7 @@ class World:
         self.picks: dict[int, Token] = {}
         self.slices: dict[int, dict[SliceKey, SliceVersion]] = {}
         self.inbox: list[Message] = []
-        self.outbox: list[tuple[bytes, str, dict[str, Any]]] = []
+        self.outbox: list[Reply] = []
         self.workers: dict[bytes, Worker] = {}
         self.zombies: list[Driver] = []
         self.calm = True
@@ -260,8 +267,8 @@ class World:
         if self.chance("die"):
             raise Dead
 
-    def send(self, driver: Driver, sender: bytes, kind: str, body: dict[str, Any]) -> None:
-        self.inbox.append((driver, sender, kind, msgpack.packb(body)))
+    def send(self, driver: Driver, sender: bytes, message: ToDriver) -> None:
+        self.inbox.append((driver, sender, encode(message)))
 
     def run(self, steps: int) -> None:
         """Chaos, then calm until three more epochs are committed."""
@@ -346,15 +353,15 @@ class World:
     def deliver_to_driver(self) -> None:
         """Any message of any time, perhaps lost, perhaps again."""
         at = self.dice.randrange(len(self.inbox)) if self.dice.random() < 0.3 else -1
-        driver, sender, kind, packed = self.inbox[at]
+        driver, sender, data = self.inbox[at]
         if not self.chance("repeat"):
             self.inbox.pop(at)
         if self.chance("lose") or (driver is not self.driver and driver not in self.zombies):
             return
-        coordinator = driver.coordinator
-        handle = {"hello": coordinator.hello, "loaded": coordinator.loaded, "desc": coordinator.described}[kind]
+        message = read_as_driver(data)
+        assert isinstance(message, Hello | Loaded | Described)
         try:
-            replies = handle(sender, msgpack.unpackb(packed, strict_map_key=False))
+            self.outbox += driver.coordinator.take(sender, message)
         except Dead:
             if driver is self.driver:
                 raise
@@ -363,16 +370,15 @@ class World:
             if driver is self.driver and self.job is not None:
                 self.job.patience = 0  # as the driver does: the query is stopped and started again
             return
-        self.outbox += [(to, reply, body) for to, reply, body in replies]
 
     def deliver_to_worker(self) -> None:
         at = self.dice.randrange(len(self.outbox)) if self.dice.random() < 0.3 else -1
-        to, kind, body = self.outbox[at]
+        to, message = self.outbox[at]
         if not self.chance("repeat"):
             self.outbox.pop(at)
         worker = self.workers.get(to)
         if worker is not None and not self.chance("lose"):
-            worker.receive(kind, body)
+            worker.receive(message)
 
     def start_driver(self) -> Driver:
         versions = Versions(self.checkpoint)

@@ -25,9 +25,11 @@ from headrace.graph.slots import fitted
 from headrace.measure.moments import Moments
 from headrace.measure.report import ChannelId, ChannelReport, Report, SubtaskId, SubtaskReport
 from headrace.measure.trace import read_lines
+from headrace.runtime.messages import Ordered, encode, read_as_worker
 from headrace.runtime.orders import Orders
 from headrace.runtime.plan import JobPlan
 from headrace.testing import scripted
+from headrace.tokens import Token
 
 
 def job(*bounds: str) -> hr.Job:
@@ -104,7 +106,8 @@ def test_orders_name_the_lowest_deadline_of_a_senders_channels(tmp_path: Path) -
     assert orders.deadlines_us[to_work, 0] == 4500, "a receiver without work has no say"
     assert orders.deadlines_us[to_count, 1] == 3000 and orders.sizes_bytes == {(to_work, 1): 8192}
     assert orders.active == {1: 3, 2: 2} and orders.version == 1
-    assert Orders.from_wire(orders.to_wire()) == orders
+    ordered = Ordered(Token(1, 0, 0), orders)
+    assert read_as_worker(encode(ordered)) == ordered
 
 
 def test_buffers_that_are_cut_by_size_begin_large(tmp_path: Path) -> None:

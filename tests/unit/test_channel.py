@@ -9,46 +9,64 @@ import sys
 import threading
 import time
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import zmq
 
 from headrace.channel.client import ChannelClient
 from headrace.channel.keys import RunKeys
-from headrace.channel.server import ChannelServer, Reply
-from headrace.errors import ChannelError, FencedError
+from headrace.channel.server import ChannelServer
+from headrace.errors import ChannelError, FencedError, MessageError
+from headrace.runtime.messages import (
+    Described,
+    Fenced,
+    Go,
+    Hello,
+    Inventory,
+    Loaded,
+    Ordered,
+    Planned,
+    Reply,
+    Sealed,
+    ToDriver,
+    encode,
+)
+from headrace.runtime.orders import Orders
+from headrace.runtime.plan import Description, Ticket
+from headrace.tokens import Token
+
+TOKEN = Token(1, 2, 0)
+TICKET = Ticket(TOKEN, None, 0, 1, (0, 1), Orders(3, {(0, 1): 5}))
+HELLO = Hello(1, 0, query=1, epoch=2, inventory=Inventory(None, 0, 1), host="here", daemon=1, pid=2)
 
 
-def _server(received: list[Any]) -> ChannelServer:
-    def on_message(sender: bytes, kind: str, body: dict[str, Any]) -> list[Any]:
-        received.append((kind, body))
-        return (
-            [(sender, "plan", {"token": "t", "echo": body})]
-            if kind == "hello"
-            else [(sender, "fenced", {"why": "old"})]
-        )
+def _server(received: list[ToDriver]) -> ChannelServer:
+    def on_message(sender: bytes, message: ToDriver) -> list[Reply]:
+        received.append(message)
+        return [(sender, Planned(TICKET) if isinstance(message, Hello) else Fenced("old"))]
 
     return ChannelServer("127.0.0.1", on_message)
 
 
 def test_a_worker_with_the_runs_key_is_answered() -> None:
-    received: list[Any] = []
+    received: list[ToDriver] = []
     server = _server(received)
     client = ChannelClient(server.address)
     try:
-        client.tell("hello", {"stage": 1, "counts": {0: [1, 2]}})
-        assert client.wait("plan", "t", 5)["echo"] == {"stage": 1, "counts": {0: [1, 2]}}
-        client.tell("desc", {})
+        client.tell(HELLO)
+        assert client.wait(Planned, 5, token=TOKEN) == Planned(TICKET)
+        described = Described(Description(1, 0, TOKEN, (), {}, {0: {0: [1, 2]}}, (), {}, False))
+        client.tell(described)
         with pytest.raises(FencedError, match="old"):
-            client.wait("sealed", "t", 5)
+            client.wait(Sealed, 5, token=TOKEN)
+        assert received == [HELLO, described]
     finally:
         client.close()
         server.close()
 
 
 def test_a_stranger_is_not_heard() -> None:
-    received: list[Any] = []
+    received: list[ToDriver] = []
     server = _server(received)
     other = RunKeys.make()
     stranger = ChannelClient(
@@ -59,10 +77,10 @@ def test_a_stranger_is_not_heard() -> None:
     socket.linger = 0
     socket.connect(server.address.endpoint)
     try:
-        stranger.tell("hello", {})
-        socket.send(b"\x92\xa5hello\x80")
-        with pytest.raises(ChannelError):
-            stranger.wait("plan", None, 0.5)
+        stranger.tell(HELLO)
+        socket.send(encode(HELLO))
+        with pytest.raises(ChannelError, match="did not send 'plan' within 0.5 s"):
+            stranger.wait(Planned, 0.5)
         assert received == []
     finally:
         stranger.close()
@@ -79,11 +97,70 @@ def test_telling_a_dead_driver_neither_blocks_nor_fails() -> None:
     try:
         began = time.monotonic()
         for i in range(5000):
-            client.tell("report", {"i": i})
+            client.tell(Loaded(0, i, TOKEN))
         assert time.monotonic() - began < 2
         assert client.poll() == []
     finally:
         client.close()
+
+
+def test_what_is_no_message_is_refused_with_its_kind_and_the_connection_goes_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    received: list[ToDriver] = []
+    server = _server(received)
+    client = ChannelClient(server.address)
+    try:
+        for data in (b"", b"\xc1", encode(HELLO)[:-3], encode(HELLO).replace(b"query", b"quest"), encode(Go(TOKEN))):
+            client._socket.send(data)
+        client._socket.send_multipart([b"one", b"two"])
+        client.tell(HELLO)
+        assert client.wait(Planned, 5) == Planned(TICKET)
+        assert received == [HELLO], "nobody was called for the others"
+    finally:
+        client.close()
+        server.close()
+    refused = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    kinds = ["no kind", "no kind", "kind 'hello'", "kind 'hello'", "kind 'go'", "no kind"]
+    assert len(refused) == len(kinds) and all(f"of {kind}" in text for kind, text in zip(kinds, refused))
+
+
+def test_a_worker_names_a_message_that_it_cannot_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.channel.server.encode", lambda message: encode(message).replace(b"token", b"taken"))
+    server = ChannelServer(
+        "127.0.0.1", lambda sender, message: [(sender, Go(TOKEN)), (sender, Ordered(TOKEN, Orders()))]
+    )
+    client = ChannelClient(server.address)
+    try:
+        client.tell(Loaded(0, 0, TOKEN))
+        with pytest.raises(MessageError, match="of kind 'go' was refused"):
+            client.wait(Go, 5)
+        with pytest.raises(MessageError, match="of kind 'orders' was refused"):
+            while client.poll() == []:
+                time.sleep(0.001)
+    finally:
+        client.close()
+        server.close()
+
+
+def test_a_message_that_cannot_be_handled_keeps_no_reply_from_others(caplog: pytest.LogCaptureFixture) -> None:
+    def on_message(sender: bytes, message: ToDriver) -> list[Reply]:
+        if isinstance(message, Hello):
+            assert server._socket.poll(5000), "what has come by now is handled in the same turn"
+            return [(sender, Planned(TICKET))]
+        raise RuntimeError("a driver's fault")
+
+    server = ChannelServer("127.0.0.1", on_message)
+    client = ChannelClient(server.address)
+    try:
+        client.tell(HELLO)
+        client.tell(Loaded(0, 0, TOKEN))
+        assert client.wait(Planned, 5) == Planned(TICKET)
+    finally:
+        client.close()
+        server.close()
+    (record,) = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert record.getMessage() == "a control message of kind 'loaded' could not be handled"
 
 
 def test_the_server_listens_on_loopback_only_and_hides_its_secrets() -> None:
@@ -99,9 +176,11 @@ _BUSY_WORKER = """
 import sys, time
 from headrace.channel.client import ChannelClient
 from headrace.channel.keys import Address
+from headrace.runtime.messages import Go, Loaded
+from headrace.tokens import Token
 client = ChannelClient(Address(sys.argv[1], *(key.encode() for key in sys.argv[2:])))
-client.tell("hello", {})
-client.wait("plan", "t", 10)
+client.tell(Loaded(0, 0, Token(1, 2, 0)))
+client.wait(Go, 10)
 while True:  # a long user function: no report, no poll
     sum(range(1_000_000))
 """
@@ -116,12 +195,12 @@ def test_a_stopped_worker_is_lost_after_its_lease_but_a_busy_one_is_not() -> Non
         lost.append(sender)
         gone.set()
 
-    def on_hello(sender: bytes, kind: str, body: dict[str, Any]) -> list[Reply]:
+    def on_loaded(sender: bytes, message: ToDriver) -> list[Reply]:
         came.set()
-        return [(sender, "plan", {"token": "t"})]
+        return [(sender, Go(TOKEN))]
 
     came = threading.Event()
-    server = ChannelServer("127.0.0.1", on_hello, on_lost=on_lost, lease_s=0.5)
+    server = ChannelServer("127.0.0.1", on_loaded, on_lost=on_lost, lease_s=0.5)
     address = server.address
     keys = [key.decode() for key in (address.server_public, address.client_public, address.client_secret)]
     worker = subprocess.Popen([sys.executable, "-c", _BUSY_WORKER, address.endpoint, *keys])

@@ -18,7 +18,7 @@ US = st.integers(0, 10**6)
 
 @pytest.fixture
 def server() -> Iterator[ChannelServer]:
-    made = ChannelServer("127.0.0.1", lambda sender, kind, body: [])
+    made = ChannelServer("127.0.0.1", lambda sender, message: [])
     yield made
     made.close()
 

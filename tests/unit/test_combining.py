@@ -237,7 +237,7 @@ def test_subtasks_report_their_choice(tmp_path: Path) -> None:
     run = LocalRun(job_of(trades(2000)), tmp_path, report="5 ms", parallelism=1, poll_rows=20, flush="0 ms")
     try:
         run.epoch(seconds=10)
-        told = [report["engines"]["r"] for report in run.reports if report["engines"]]
+        told = [reported.engines["r"] for reported in run.reports if reported.engines]
         assert told and told[-1][0] in ("panes", "windows") and "values touched per slide with panes" in told[-1][1]
     finally:
         run.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,21 @@ from headrace.config import Settings
 from headrace.driver.coordinator import Coordinator, Member, audit
 from headrace.driver.failures import understand
 from headrace.driver.planning import plan_job
-from headrace.errors import CorruptionError, ProtocolError
+from headrace.errors import ChannelError, CorruptionError, ProtocolError, RunFailedError, UserCodeError
+from headrace.runtime.messages import (
+    Described,
+    Failed,
+    Fenced,
+    Go,
+    Hello,
+    Inventory,
+    Loaded,
+    Planned,
+    Reply,
+    Sealed,
+)
 from headrace.runtime.orders import Orders
-from headrace.runtime.plan import Description
+from headrace.runtime.plan import Description, Ticket
 from headrace.state.durable.versions import Versions
 from headrace.testing import scripted
 from headrace.tokens import Token
@@ -60,8 +73,17 @@ def coordinator(tmp_path: Path) -> Iterator[Coordinator]:
     versions.close()
 
 
-def hello(stage: int, query: int = 1, epoch: int = 0, **more: Any) -> dict[str, Any]:
-    return {"stage": stage, "index": 0, "query": query, "epoch": epoch, **more}
+def hello(stage: int, query: int = 1, epoch: int = 0, index: int = 0) -> Hello:
+    return Hello(stage, index, query, epoch, inventory=None, host="here", daemon=1, pid=2)
+
+
+def described(stage: int, token: Token | None, *, exhausted: bool = False) -> Described:
+    assert token is not None
+    return Described(Description(stage, 0, token, (), {}, {}, (), {}, exhausted))
+
+
+def kinds(replies: list[Reply]) -> list[type]:
+    return [type(message) for _, message in replies]
 
 
 def finish(coordinator: Coordinator, *, epoch: int = 0, query: int = 1) -> None:
@@ -71,23 +93,23 @@ def finish(coordinator: Coordinator, *, epoch: int = 0, query: int = 1) -> None:
     token = coordinator.token
     assert token is not None
     for stage, sender in enumerate((b"a", b"b")):
-        coordinator.loaded(sender, {"stage": stage, "index": 0, "token": str(token)})
+        coordinator.loaded(sender, Loaded(stage, 0, token))
     for stage, sender in enumerate((b"a", b"b")):
-        coordinator.described(sender, Description(stage, 0, token, (), {}, {}, (), {}, False).to_wire())
+        coordinator.described(sender, described(stage, token))
 
 
 def test_an_epoch_runs_from_hello_to_seal(coordinator: Coordinator) -> None:
     assert coordinator.hello(b"b", hello(1)) == []
     replies = coordinator.hello(b"a", hello(0))
-    token = str(coordinator.token)
-    assert {(to, kind) for to, kind, _ in replies} == {(b"a", "plan"), (b"b", "plan")}
-    assert all(body["token"] == token and body["base"] is None and body["group"] == 0 for _, _, body in replies)
-    assert coordinator.loaded(b"b", {"stage": 1, "index": 0, "token": token}) == []
-    assert [k for _, k, _ in coordinator.loaded(b"a", {"stage": 0, "index": 0, "token": token})] == ["go", "go"]
-    wire = [Description(stage, 0, Token.parse(token), (), {}, {}, (), {}, True).to_wire() for stage in (0, 1)]
-    assert coordinator.described(b"a", wire[0]) == []
-    assert coordinator.described(b"b", wire[1]) == [(b"b", "sealed", {"token": token})]
-    assert coordinator.versions.manifests_of(0) == [Token.parse(token)] and coordinator.sealed is not None
+    token = coordinator.token
+    assert token is not None
+    ticket = Ticket(token, None, 0, 1, ())
+    assert dict(replies) == {b"a": Planned(replace(ticket, places=(0,))), b"b": Planned(ticket)}
+    assert coordinator.loaded(b"b", Loaded(1, 0, token)) == []
+    assert sorted(coordinator.loaded(b"a", Loaded(0, 0, token))) == [(b"a", Go(token)), (b"b", Go(token))]
+    assert coordinator.described(b"a", described(0, token, exhausted=True)) == []
+    assert coordinator.described(b"b", described(1, token, exhausted=True)) == [(b"b", Sealed(token))]
+    assert coordinator.versions.manifests_of(0) == [token] and coordinator.sealed is not None
     assert coordinator.sealed.finished
 
 
@@ -95,8 +117,7 @@ def test_repeated_messages_seal_once(coordinator: Coordinator) -> None:
     sealed: list[Any] = []
     coordinator.on_sealed = lambda manifest, descriptions: sealed.append(manifest)
     finish(coordinator)
-    again = Description(1, 0, coordinator.token, (), {}, {}, (), {}, False).to_wire()  # type: ignore[arg-type]
-    assert [kind for _, kind, _ in coordinator.described(b"b", again)] == ["sealed"]
+    assert kinds(coordinator.described(b"b", described(1, coordinator.token))) == [Sealed]
     assert len(sealed) == 1
 
 
@@ -130,21 +151,22 @@ def test_zombies_are_fenced(coordinator: Coordinator) -> None:
     coordinator.versions.pick(0, first)
     coordinator.new_query()
     before = (coordinator.token, dict(coordinator.members), coordinator.sealed, coordinator.versions.manifests_of(0))
-    old = Description(1, 0, first, (), {}, {}, (), {}, False).to_wire()
+    old = described(1, first)
     for replies in (
         coordinator.hello(b"b", hello(1, query=1, epoch=0)),
         coordinator.hello(b"z", hello(0, query=0, epoch=7)),
-        coordinator.loaded(b"b", {"stage": 1, "index": 0, "token": str(first)}),
+        coordinator.loaded(b"b", Loaded(1, 0, first)),
         coordinator.described(b"b", old),
     ):
-        assert [(kind, "why" in body) for _, kind, body in replies] == [("fenced", True)]
+        ((_, reply),) = replies
+        assert isinstance(reply, Fenced) and reply.why
     assert before == (coordinator.token, coordinator.members, coordinator.sealed, coordinator.versions.manifests_of(0))
     coordinator.hello(b"a", hello(0, query=2, epoch=1))
     coordinator.hello(b"b", hello(1, query=2, epoch=1))
     members = dict(coordinator.members)
-    assert [k for _, k, _ in coordinator.described(b"b", old)] == ["fenced"], "a token of an older attempt"
-    stranger = Description(1, 0, coordinator.token, (), {}, {}, (), {}, False).to_wire()  # type: ignore[arg-type]
-    assert [k for _, k, _ in coordinator.described(b"x", stranger)] == ["fenced"], "not who said HELLO"
+    assert kinds(coordinator.described(b"b", old)) == [Fenced], "a token of an older attempt"
+    stranger = described(1, coordinator.token)
+    assert kinds(coordinator.described(b"x", stranger)) == [Fenced], "not who said HELLO"
     assert coordinator.members == members and all(m.description is None for m in members.values())
 
 
@@ -154,7 +176,17 @@ def test_a_worker_that_starts_again_begins_a_new_attempt(coordinator: Coordinato
     first = coordinator.token
     coordinator.hello(b"c", hello(1))
     assert first is not None and coordinator.token == Token(first.generation, 0, first.attempt + 1)
-    assert [k for _, k, _ in coordinator.loaded(b"b", {"stage": 1, "index": 0, "token": str(first)})] == ["fenced"]
+    assert kinds(coordinator.loaded(b"b", Loaded(1, 0, first))) == [Fenced]
+
+
+@pytest.mark.parametrize(("stage", "index"), [(2, 0), (0, 1), (-1, 0), (0, -1)])
+def test_a_subtask_that_the_job_does_not_have_takes_no_part(coordinator: Coordinator, stage: int, index: int) -> None:
+    coordinator.hello(b"a", hello(0))
+    before = (coordinator.token, dict(coordinator.members), dict(coordinator.attempts))
+    ((to, reply),) = coordinator.hello(b"x", hello(stage, index=index))
+    assert to == b"x" and reply == Fenced(f"the job has no subtask {index} of stage {stage}")
+    assert before == (coordinator.token, coordinator.members, coordinator.attempts)
+    assert kinds(coordinator.hello(b"b", hello(1))) == [Planned, Planned], "the attempt goes on"
 
 
 def test_subtasks_keep_the_slices_they_hold(tmp_path: Path) -> None:
@@ -164,27 +196,39 @@ def test_subtasks_keep_the_slices_they_hold(tmp_path: Path) -> None:
     plan = plan_job(job, tmp_path, Settings.of(parallelism=3), collect=True)
     coordinator = Coordinator(plan, versions, versions.open({"job": "job"}))
     coordinator.base = base = Token(1, 4, 0)
-    held = {0: (str(base), 2, 3), 1: (str(Token(1, 3, 0)), 0, 3), 2: (str(base), 2, 3)}
-    coordinator.members = {(1, i): Member(b"", inventory) for i, inventory in held.items()}
+    held = {0: (base, 2, 3), 1: (Token(1, 3, 0), 0, 3), 2: (base, 2, 3)}
+    coordinator.members = {(1, i): Member(b"", Inventory(*inventory)) for i, inventory in held.items()}
     assert coordinator._assign(1) == [1, 2, 0], "group 2 stays with who says so first; stale versions do not count"
+    coordinator.members[1, 0] = Member(b"", Inventory(base, 3, 3))
+    assert coordinator._assign(1) == [0, 1, 2], "a group that there is not is nobody's"
     coordinator.orders = Orders(active={1: 2})
     assert coordinator._assign(1) == [0, 1], "slices are divided anew among fewer subtasks"
     versions.close()
 
 
 def test_reports_tell_the_cause_from_its_consequences() -> None:
-    secondary = {"kind": "ProtocolError", "detail": ["input ended"], "text": "", "stage": 2, "index": 0}
-    lost = {"kind": "ChannelError", "detail": ["no plan"], "text": "", "stage": 1, "index": 0}
-    user = {"kind": "UserCodeError", "detail": ["step", "record", "line", "cause"], "text": "", "stage": 1, "index": 3}
-    other = {"kind": "Exception", "detail": ["boom"], "text": "ValueError: boom", "stage": 0, "index": 1}
+    secondary = Failed.of(ProtocolError("input ended"), 1, (2, 0))
+    lost = Failed.of(ChannelError("no plan"), 1, (1, 0))
+    user = Failed.of(UserCodeError("step", "record", "line", "cause"), 1, (1, 3))
+    other = Failed.of(ValueError("boom"), 1, (0, 1))
     failure = understand([secondary, lost, other, user], RuntimeError("java"))
     assert failure.final and failure.error.step == "step" and isinstance(failure.error.__cause__, RuntimeError)  # type: ignore[attr-defined]
     failure = understand([secondary, other, lost], None)
     assert not failure.final and failure.summary == "ValueError: boom (stage 0, subtask 1)"
-    assert understand([{**secondary, "kind": "CorruptionError"}], None).final
+    assert understand([Failed.of(CorruptionError("input ended"), 1, (2, 0))], None).final
     assert not understand([secondary], None).final
+    assert understand([secondary], None).summary == "input ended (stage 2, subtask 0)"
+    assert isinstance(understand([secondary], None).error, ProtocolError)
+    own = understand([Failed.of(ProtocolError("5 not consumed"), 1, None)], None)
+    assert own.summary == "5 not consumed", "what the driver found itself has no place"
     assert understand([], None).summary == "the query ended without saying why"
     spark = Exception("Job aborted\n  at x.y\njava.lang.OutOfMemoryError: heap\n\t... 3 more\nexecutor 2 lost\n")
     assert understand([], spark).summary == "java.lang.OutOfMemoryError: heap" and not understand([], spark).final
     assert understand([], Exception("[CONCURRENT_STREAM_LOG_UPDATE] Error")).final
     assert understand([], CorruptionError("block x")).final
+
+
+@pytest.mark.parametrize("error", ["annotations", "Exception", "UserCodeError", "no such", ""])
+def test_a_failure_of_no_known_class_is_still_told(error: str) -> None:
+    failure = understand([Failed(1, (0, 1), error, "boom")], None)
+    assert type(failure.error) is RunFailedError and failure.summary == "boom (stage 0, subtask 1)"

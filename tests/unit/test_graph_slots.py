@@ -19,6 +19,7 @@ from headrace.config import Settings
 from headrace.driver.planning import plan_job
 from headrace.graph.slots import elastic_legs, fitted, min_slots, roomy, slots_of
 from headrace.graph.stages import Layout
+from headrace.runtime.messages import Ordered
 from headrace.runtime.orders import Orders
 from headrace.testing import LocalRun, scripted
 
@@ -97,14 +98,15 @@ def test_orders_of_an_attempt_before_are_not_obeyed(tmp_path: Path) -> None:
     run = LocalRun(job(source), tmp_path, report="5 ms")
     try:
         run.epoch(seconds=0.05)
-        before = str(run.coordinator.token)
+        before = run.coordinator.token
         source.curtain.acts = 2
         run.epoch(seconds=0.05)
         (subtask,) = run._caches[0, 0].subtasks.values()
-        message = {"kind": "orders", **Orders(version=7, active={1: 4}).to_wire()}
-        subtask._obey({**message, "token": before})
+        orders, now = Orders(version=7, active={1: 4}), run.coordinator.token
+        assert before is not None and now is not None
+        subtask._obey(Ordered(before, orders))
         assert subtask._outlet.orders.version == 0
-        subtask._obey({**message, "token": str(run.coordinator.token)})
+        subtask._obey(Ordered(now, orders))
         assert subtask._outlet.orders.version == 7
     finally:
         run.close()

@@ -10,8 +10,9 @@ import pytest
 
 from headrace.driver.coordinator import Member
 from headrace.driver.leases import Workers
+from headrace.runtime.messages import Hello
 
-HELLO = {"stage": 1, "index": 0, "host": "elsewhere", "daemon": 1, "pid": 2}
+HELLO = Hello(1, 0, query=7, epoch=0, inventory=None, host="elsewhere", daemon=1, pid=2)
 
 
 @dataclass
@@ -19,6 +20,7 @@ class Attempt:
     """As much of a coordinator as a lease looks at."""
 
     planned: bool
+    query: int = 7
     members: dict[tuple[int, int], Member] = field(default_factory=dict)
 
 
@@ -46,7 +48,7 @@ def test_a_lost_worker_ends_the_attempt_while_it_is_needed(
         attempt.members[1, 0] = Member(b"w", None, description=description)
     failure = workers.lost(b"w", attempt)
     assert (failure is not None) == ends == bool(workers.hung)
-    assert failure is None or (failure["stage"], failure["index"]) == (1, 0)
+    assert failure is None or (failure.query, failure.place, failure.error) == (7, (1, 0), "ChannelError")
     assert workers.lost(b"a stranger", attempt) is None
     workers.forget()
     assert not workers.hung and workers.lost(b"w", attempt) is None

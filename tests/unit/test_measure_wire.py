@@ -6,7 +6,7 @@ import io
 import json
 from pathlib import Path
 
-import msgpack
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -21,7 +21,6 @@ from headrace.measure.moments import Moments
 from headrace.measure.report import ChannelId, ChannelReport, Report, SubtaskId, SubtaskReport
 from headrace.measure.sketches import Latencies, merged
 from headrace.measure.trace import Observation, read, read_lines, write
-from headrace.measure.wire import pack, pack_flow, unpack, unpack_flow
 from headrace.testing.loads import steady
 from headrace.testing.plant import Plant
 from headrace.testing.plant_model import PlantModel, StepModel
@@ -44,21 +43,32 @@ REPORTS = st.builds(
 
 @given(REPORTS)
 def test_a_report_survives_json_and_msgpack(report: Report) -> None:
-    data = pack(report)
-    assert unpack(json.loads(json.dumps(data))) == report
-    assert unpack(msgpack.unpackb(msgpack.packb(data))) == report
+    assert msgspec.json.decode(msgspec.json.encode(report), type=Report) == report
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(report), type=Report) == report
 
 
 @given(st.none() | st.lists(st.floats(0, 1e6), min_size=1, max_size=30))
 def test_a_flow_survives_msgpack(values_ms: list[float] | None) -> None:
     flow = Flow("s", 3, 2, 1, None if values_ms is None else Latencies.of(values_ms))
-    assert unpack_flow(msgpack.unpackb(msgpack.packb(pack_flow(flow)))) == flow
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(flow), type=Flow) == flow
 
 
 @pytest.mark.parametrize("data", [{}, {"worker": "w", "at_s": 1.0, "version": 0, "subtasks": [[1]], "channels": []}])
 def test_what_is_no_report_is_refused(data: dict[str, object]) -> None:
-    with pytest.raises(DataError, match="not a worker's report"):
-        unpack(data)
+    line = json.dumps({"at_s": 1.0, "reports": [data], "parallelism": {}}) + "\n"
+    with pytest.raises(DataError, match="line 1 of the trace is not an observation: .*reports"):
+        list(read_lines([line]))
+
+
+def test_figures_that_numpy_computed_are_written_as_numbers() -> None:
+    mean = np.float64(2.5)
+    report = Report("w", 1.0, 0, (SubtaskReport(SubtaskId("s", 0), 3, Moments(3, mean)),))
+    file = io.StringIO()
+    write(file, Observation(1.0, (report,), {"s": 1}))
+    (seen,) = read_lines([file.getvalue()])
+    assert seen.reports == (report,) and type(seen.reports[0].subtasks[0].latency_ms.mean) is float  # type: ignore[union-attr]
+    with pytest.raises(TypeError, match="a object is no part of a report"):
+        write(file, Observation(1.0, (), {"s": object()}))  # type: ignore[dict-item]
 
 
 def test_merged_sketches_have_the_quantiles_of_all_their_values() -> None:

@@ -15,6 +15,7 @@ from simulation import FAULTS, Driver, World, simulated_plan
 from headrace.driver import coordinator as epochs
 from headrace.driver.coordinator import Coordinator
 from headrace.driver.publishing import discard_failed, publish
+from headrace.runtime.messages import Described, Loaded
 from headrace.runtime.plan import JobPlan
 from headrace.state.durable.versions import Versions
 
@@ -71,8 +72,8 @@ def test_without_the_audit_records_get_lost(plan: JobPlan, room: Path, monkeypat
 
 
 def test_without_fencing_zombies_do_harm(plan: JobPlan, room: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def trusting(self: Coordinator, sender: bytes, body: dict[str, Any]) -> Any:
-        return self.members.get((body["stage"], body["index"]))
+    def trusting(self: Coordinator, sender: bytes, message: Loaded | Described) -> Any:
+        return self.members.get(message.place)
 
     monkeypatch.setattr(Coordinator, "_member", trusting)
     assert "work of another attempt" in first_bad_life(plan, room, fail=0.02, shuffle=0.0)

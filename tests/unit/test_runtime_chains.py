@@ -113,10 +113,10 @@ def test_steps_run_where_orders_say(tmp_path: Path) -> None:
 
     def join_when_all_have_run() -> None:
         while not done.wait(0.005):
-            for report in list(run.reports):
-                for step, items_in, *_ in report.get("flows", []):
-                    if items_in:
-                        served[step].add(report["stage"])
+            for reported in list(run.reports):
+                for flow in reported.flows:
+                    if flow.items_in:
+                        served[flow.step].add(reported.stage)
             if served["c"] == {3}:
                 run.order(Orders(1, chained=joined))
 
@@ -167,9 +167,9 @@ def test_records_are_spread_evenly_over_the_active_receivers(tmp_path: Path) -> 
     began = time.monotonic()
     rows_of(run, [Orders(1, active={1: 3})], every_s=0.0)
     got: dict[int, int] = defaultdict(int)
-    for report in run.reports:
-        for step, items_in, *_ in report.get("flows", []):
-            if step == "a":
-                got[report["index"]] += items_in
+    for reported in run.reports:
+        for flow in reported.flows:
+            if flow.step == "a":
+                got[reported.index] += flow.items_in
     assert sum(got.values()) == 2 * N and time.monotonic() - began < 20
     assert got[3] <= 20 and all(abs(got[i] - 2 * N / 3) < 80 for i in range(3)), got

@@ -23,8 +23,8 @@ from headrace.measure.moments import Moments, merge
 from headrace.measure.recent import Recent
 from headrace.measure.report import ChannelReport, Report, SubtaskReport
 from headrace.measure.sketches import Latencies, merged
-from headrace.measure.wire import unpack, unpack_flow
 from headrace.runtime.batch import Batch, concat
+from headrace.runtime.messages import Ordered, Reported
 from headrace.runtime.metering.meter import ChannelMeter, StepMeter
 from headrace.runtime.metering.stamps import Stamp, tagged
 from headrace.runtime.metering.tallies import Ages, Held, Tally
@@ -46,9 +46,8 @@ class Measured:
             run.run(seconds=seconds)
         finally:
             run.close()
-        self.bodies = [body for body in run.reports if body["kind"] == "report"]
-        self.reports = [unpack(body["report"]) for body in self.bodies]
-        self.flows = [unpack_flow(flow) for body in self.bodies for flow in body["flows"]]
+        self.reports = [reported.report for reported in run.reports]
+        self.flows = [flow for reported in run.reports for flow in reported.flows]
 
     def of(self, step: str) -> list[SubtaskReport]:
         return [s for r in self.reports for s in r.subtasks if s.id.step == step]
@@ -291,17 +290,18 @@ def test_a_report_names_the_oldest_settings_of_its_interval(tmp_path: Path) -> N
     told: list[Report] = []
 
     class Driver:
-        def tell(self, kind: str, body: dict[str, Any]) -> None:
-            told.append(unpack(body["report"]))
+        def tell(self, message: Reported) -> None:
+            told.append(message.report)
 
     try:
         run.run()
         (subtask,) = run._caches[1, 0].subtasks.values()
         reporter = subtask._reporter
-        reporter.begin(0, run.coordinator.sealed.token, Driver())  # type: ignore[union-attr]
+        token = run.coordinator.sealed.token  # type: ignore[union-attr]
+        reporter.begin(0, token, Driver())
         (meter,) = subtask._intake.meters()
         for settings, buffers in ((0, []), (3, []), (3, [2]), (3, [3]), (4, [4])):
-            subtask._obey({"kind": "orders", "token": str(run.coordinator.token), **Orders(settings).to_wire()})
+            subtask._obey(Ordered(token, Orders(settings)))
             for version in buffers:
                 meter.served(Frame(edges.Kind.DATA, meter.edge, 0, 1, 1, settings=version), 0, 0)
             reporter.send(1_000_000, exhausted=False)

@@ -190,7 +190,7 @@ def test_the_schedule_changes_while_a_job_runs(tmp_path: Path) -> None:
     followed.key_by("k").window(hr.tumbling("1 s")).reduce(name="n", n=hr.count()).sink("out", hr.collect())
     run = LocalRun(job, tmp_path, parallelism=1, report="1 ms", flush="1 ms", poll_rows=1)
     run.run(seconds=20)
-    rows, seen = run.rows("out"), {report["backlog"]["schedule"] for report in run.reports}
+    rows, seen = run.rows("out"), {reported.backlog.schedule for reported in run.reports}
     run.close()
     expected = ref.time_windows(ref.enter([records], 0), ["k"], 10**6, 10**6, {"n": ref.count()})
     assert ref.bag(rows) == ref.bag(expected)
@@ -245,12 +245,12 @@ def test_a_small_budget_stops_reading_and_says_so(schedule: str, tmp_path: Path)
     budget = 300_000
     run = LocalRun(job, tmp_path, parallelism=1, schedule=schedule, budget=budget, report="2 ms", poll_rows=64)
     run.run(seconds=20)
-    rows, figures = run.rows("out"), [report["backlog"] for report in run.reports]
+    rows, figures = run.rows("out"), [reported.backlog for reported in run.reports]
     run.close()
     assert sorted(row["v"] for row in rows) == list(range(4000))
-    peak = max(figure["peak_bytes"] for figure in figures)
-    assert peak <= budget and figures[-1]["queued_bytes"] == 0 and figures[-1]["schedule"] == schedule
-    assert max(figure["used_share"] for figure in figures) <= 1
+    peak = max(figure.peak_bytes for figure in figures)
+    assert peak <= budget and figures[-1].queued_bytes == 0 and figures[-1].schedule == schedule
+    assert max(figure.used_share for figure in figures) <= 1
 
 
 def test_state_counts_against_the_budget(tmp_path: Path) -> None:
@@ -261,7 +261,7 @@ def test_state_counts_against_the_budget(tmp_path: Path) -> None:
         job, tmp_path, parallelism=1, schedule="hybrid", budget="10 KB", report="2 ms", flush="1 ms", poll_rows=50
     )
     run.run(seconds=20)
-    rows, figures = run.rows("out"), [r["backlog"] for r in run.reports if r["stage"] == 1]
+    rows, figures = run.rows("out"), [r.backlog for r in run.reports if r.stage == 1]
     run.close()
     assert len({row["k"] for row in rows}) == 3000
-    assert figures[-1]["state_bytes"] > 10_000 and figures[-1]["used_share"] > 1
+    assert figures[-1].state_bytes > 10_000 and figures[-1].used_share > 1

@@ -140,7 +140,7 @@ def played(job: hr.Job, checkpoint: Path, **options: Any) -> tuple[int, dict[str
     run.run(seconds=20)
     counted = counters(run)
     rows = run.rows("out")
-    shed = [report["backlog"]["shed"] for report in run.reports]
+    shed = [reported.backlog.shed for reported in run.reports]
     run.close()
     return sum(row["n"] for row in rows), counted, shed
 

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from workflows import out
 
 import headrace as hr
-from headrace.driver.hearing import Heard, Hearing
+from headrace.driver.hearing import Hearing
 from headrace.driver.status import Status
-from headrace.errors import DataError
+from headrace.errors import MessageError
 from headrace.measure.flows import figures_of
+from headrace.runtime.messages import Reported, encode, read_as_driver
 from headrace.testing import LocalRun
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, list[dict[str, Any]]]:
+def told(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, list[Reported]]:
     """A run's layout, and what its workers told the driver."""
     job = hr.Job("told")
     numbers = job.source("src", hr.generate(lambda n: {"k": np.asarray(n) % 5}, rate=4000, total=2000))
@@ -27,48 +30,49 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, list[dict[str, 
         run.run(seconds=10)
     finally:
         run.close()
-    return run.plan.layout, [body for body in run.reports if body["kind"] == "report"]
+    return run.plan.layout, run.reports
 
 
-def test_the_newest_figures_of_all_workers_are_together(told: tuple[Any, list[dict[str, Any]]]) -> None:
-    layout, bodies = told
+def test_the_newest_figures_of_all_workers_are_together(told: tuple[Any, list[Reported]]) -> None:
+    layout, reports = told
     hearing = Hearing(layout, 10.0)
-    for body in bodies:
-        hearing.take(Heard.of(body))
-    last_s = max(heard.report.at_s for heard in hearing.history)
+    for reported in reports:
+        hearing.take(reported)
+    last_s = max(reported.report.at_s for reported in hearing.history)
     status = Status("running", 0, 0, 0).measured(hearing.summary(last_s))
     assert status.steps.keys() == {"src", "count", "sink"} and len(status.edges) == 1
     assert {(id.sender, id.receiver) for id in status.channels} == {(0, 0), (0, 1), (1, 0), (1, 1)}
     assert hearing.newest.keys() == {(0, 0), (0, 1), (1, 0), (1, 1)}
     later = Status("running", 0, 0, 0).measured(hearing.summary(last_s + 26))
     assert (later.steps, later.edges, later.channels) == ({}, {}, {}), "nobody has measured anything lately"
-    latency = figures_of(flow for heard in hearing.history for flow in heard.flows)
+    latency = figures_of(flow for reported in hearing.history for flow in reported.flows)
     assert latency.keys() == {"count", "sink"} and latency["count"].p50_ms <= latency["count"].p99_ms
 
 
-def test_a_controller_sees_every_report_once(told: tuple[Any, list[dict[str, Any]]]) -> None:
-    layout, bodies = told
+def test_a_controller_sees_every_report_once(told: tuple[Any, list[Reported]]) -> None:
+    layout, reports = told
     hearing, seen = Hearing(layout, 1.0), []
-    for start in range(0, len(bodies), 3):
-        for body in bodies[start : start + 3]:
-            hearing.take(Heard.of(body))
+    for start in range(0, len(reports), 3):
+        for reported in reports[start : start + 3]:
+            hearing.take(reported)
         seen += hearing.unseen()
     assert hearing.unseen() == ()
-    assert seen == [Heard.of(body).report for body in bodies]
+    assert seen == [reported.report for reported in reports]
 
 
-def test_sources_are_exhausted_when_all_said_so_in_this_attempt(told: tuple[Any, list[dict[str, Any]]]) -> None:
-    layout, bodies = told
+def test_sources_are_exhausted_when_all_said_so_in_this_attempt(told: tuple[Any, list[Reported]]) -> None:
+    layout, reports = told
     hearing = Hearing(layout, 1.0)
-    token = bodies[0]["token"]
+    token = reports[0].token
     assert not hearing.exhausted(token)
-    for body in bodies:
-        hearing.take(Heard.of(body))
-    assert hearing.exhausted(token) and not hearing.exhausted("another attempt")
+    for reported in reports:
+        hearing.take(reported)
+    assert hearing.exhausted(token) and not hearing.exhausted(replace(token, attempt=token.attempt + 1))
     hearing.forget()
     assert not hearing.exhausted(token) and hearing.history
 
 
-def test_a_report_that_is_none_is_refused(told: tuple[Any, list[dict[str, Any]]]) -> None:
-    with pytest.raises(DataError, match="not a worker's report"):
-        Heard.of({**told[1][0], "report": {"worker": "w"}})
+def test_a_report_that_is_none_is_refused(told: tuple[Any, list[Reported]]) -> None:
+    body = msgspec.msgpack.decode(encode(told[1][0]))
+    with pytest.raises(MessageError, match=r"of kind 'report' was refused .*missing required field .* at `\$\.report`"):
+        read_as_driver(msgspec.msgpack.encode({**body, "report": {"worker": "w"}}))

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import msgspec.structs
+
 from headrace.measure.report import ChannelId, Report, SubtaskId
 from headrace.runtime.orders import Orders
 from headrace.runtime.plan import JobPlan
@@ -42,7 +44,7 @@ class Ranks:
     def translated(self, report: Report) -> Report:
         """A worker's report with ranks for indices, without those that have no work."""
         subtasks = [
-            replace(s, id=SubtaskId(s.id.step, rank))
+            msgspec.structs.replace(s, id=SubtaskId(s.id.step, rank))
             for s in report.subtasks
             if (rank := self._rank(s.id.step, s.id.index)) is not None
         ]
@@ -52,7 +54,7 @@ class Ranks:
             sender = self._rank(edge.source, channel.id.sender)
             receiver = self._rank(edge.target, channel.id.receiver)
             if sender is not None and receiver is not None:
-                channels.append(replace(channel, id=ChannelId(edge.id, sender, receiver)))
+                channels.append(msgspec.structs.replace(channel, id=ChannelId(edge.id, sender, receiver)))
         return replace(report, subtasks=tuple(subtasks), channels=tuple(channels))
 
     def channels(self, edge: int) -> list[ChannelId]:

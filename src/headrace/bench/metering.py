@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 
-import msgpack
-
+from headrace.measure.backlog import Backlog
 from headrace.measure.report import Report
-from headrace.measure.wire import pack, pack_flow
+from headrace.runtime.messages import Reported, encode
 from headrace.runtime.metering.meter import ChannelMeter, StepMeter
 from headrace.runtime.metering.stamps import Stamp
 from headrace.runtime.wire.frames import Frame, Kind
+from headrace.tokens import Token
 
 _STEPS, _SENDERS = 8, 16
 
@@ -63,9 +63,8 @@ def _pass(edge: ChannelMeter, meters: list[StepMeter], frame: Frame) -> None:
 def _message(edge: ChannelMeter, meters: list[StepMeter]) -> bytes:
     taken = [meter.take(0) for meter in meters]
     report = Report("1/0", 0.0, 0, tuple(report for report, _ in taken), tuple(edge.take(0)))
-    body = {"report": pack(report), "flows": [pack_flow(flow) for _, flow in taken]}
-    message: bytes = msgpack.packb(body)
-    return message
+    flows, backlog = tuple(flow for _, flow in taken), Backlog("direct", {}, 0, 0, 0.0, 0, 0.0, {})
+    return encode(Reported(1, 0, Token(1, 0, 0), 1, 0, 0.0, 0, False, {}, flows, report, backlog))
 
 
 if __name__ == "__main__":

@@ -6,20 +6,35 @@ import os
 import time
 import uuid
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar
 
-import msgpack
 import zmq
 
 from headrace.channel.clocks import ClockFilter, Exchange, clock_name, system_us
-from headrace.channel.keys import CLOCK, PING, Address
+from headrace.channel.keys import Address
 from headrace.errors import ChannelError, FencedError
+from headrace.runtime.messages import (
+    ClockAsked,
+    ClockTold,
+    Fenced,
+    Go,
+    Ping,
+    Planned,
+    Sealed,
+    ToDriver,
+    ToWorker,
+    encode,
+    read_as_worker,
+)
+from headrace.tokens import Token
 
 _MAX_UNSENT = 1000
-_IDLE_TALK = (PING, CLOCK)
-"""Kinds that mean nothing when nobody waits for them."""
+_IDLE_TALK = (Ping, ClockTold)
+"""Messages that mean nothing when nobody waits for them."""
 _EXCHANGES = 8
 _EXCHANGE_S = 0.25
+Turn = TypeVar("Turn", bound=Planned | Go | Sealed)
+Kind = TypeVar("Kind", bound=ToWorker)
 
 
 class ChannelClient:
@@ -41,39 +56,28 @@ class ChannelClient:
         self._socket.linger = 200
         self._socket.sndhwm = _MAX_UNSENT
         self._socket.connect(address.endpoint)
-        self._early: list[dict[str, Any]] = []
+        self._early: list[ToWorker] = []
 
-    def tell(self, kind: str, body: dict[str, Any]) -> None:
+    def tell(self, message: ToDriver) -> None:
         """Send a message if there is room; what does not fit is dropped."""
         try:
-            self._socket.send(msgpack.packb([kind, body]), zmq.DONTWAIT)
+            self._socket.send(encode(message), zmq.DONTWAIT)
         except zmq.Again:
             return
 
-    def poll(self) -> list[dict[str, Any]]:
-        """Messages that have come, each with its ``kind``; never blocks."""
+    def poll(self) -> list[ToWorker]:
+        """Messages that have come; never blocks. MessageError for what is none."""
         messages, self._early = self._early, []
         while self._socket.poll(0):
             messages.append(self._receive())
-        return [message for message in messages if message["kind"] not in _IDLE_TALK]
+        return [message for message in messages if not isinstance(message, _IDLE_TALK)]
 
-    def wait(self, kind: str, token: str | None, timeout_s: float) -> dict[str, Any]:
-        """The next message of a kind (and attempt); others are kept for ``poll``.
+    def wait(self, turn: type[Turn], timeout_s: float, *, token: Token | None = None) -> Turn:
+        """The next message of a type (and attempt); others are kept for ``poll``.
 
-        Raises FencedError when told so, ChannelError after ``timeout_s``.
+        Raises FencedError when told so, ChannelError after ``timeout_s``, MessageError for what is no message.
         """
-        deadline = time.monotonic() + timeout_s
-        while True:
-            left_ms = int((deadline - time.monotonic()) * 1000)
-            if left_ms <= 0 or not self._socket.poll(left_ms):
-                raise ChannelError(f"the driver did not send {kind!r} within {timeout_s:g} s")
-            message = self._receive()
-            if message["kind"] == "fenced":
-                raise FencedError(str(message.get("why", "a newer attempt owns this work")))
-            if message["kind"] == kind and (token is None or message.get("token") == token):
-                return message
-            if message["kind"] not in _IDLE_TALK:
-                self._early.append(message)
+        return self._await(turn, lambda message: token is None or message.token == token, timeout_s)
 
     def offset_us(self) -> int:
         """How much to add to this host's clock to get the driver's; 0 on the driver's own host.
@@ -82,15 +86,13 @@ class ChannelClient:
         what was known before holds, and 0 if nothing was: the hosts' own synchronisation.
         """
         for _ in range(_EXCHANGES):
-            sent_us = self._clock_us()
-            self.tell(CLOCK, {"token": str(sent_us)})
             try:
-                answer = self.wait(CLOCK, str(sent_us), _EXCHANGE_S)
+                told = self._ask_clock(self._clock_us())
             except ChannelError:
                 break
-            if answer["clock"] == self._clock:
+            if told.clock == self._clock:
                 return 0
-            self._exchanges.add(Exchange(sent_us, answer["received_us"], answer["answered_us"], self._clock_us()))
+            self._exchanges.add(Exchange(told.sent_us, told.received_us, told.answered_us, self._clock_us()))
         best = self._exchanges.best
         return best.offset_us if best is not None else 0
 
@@ -98,6 +100,23 @@ class ChannelClient:
         self._socket.close()
         self._context.term()
 
-    def _receive(self) -> dict[str, Any]:
-        kind, body = msgpack.unpackb(self._socket.recv(), strict_map_key=False)
-        return {**body, "kind": kind}
+    def _ask_clock(self, sent_us: int) -> ClockTold:
+        self.tell(ClockAsked(sent_us))
+        return self._await(ClockTold, lambda told: told.sent_us == sent_us, _EXCHANGE_S)
+
+    def _await(self, kind: type[Kind], wanted: Callable[[Kind], bool], timeout_s: float) -> Kind:
+        deadline = time.monotonic() + timeout_s
+        while True:
+            left_ms = int((deadline - time.monotonic()) * 1000)
+            if left_ms <= 0 or not self._socket.poll(left_ms):
+                raise ChannelError(f"the driver did not send {kind.__struct_config__.tag!r} within {timeout_s:g} s")
+            message = self._receive()
+            if isinstance(message, Fenced):
+                raise FencedError(message.why)
+            if isinstance(message, kind) and wanted(message):
+                return message
+            if not isinstance(message, _IDLE_TALK):
+                self._early.append(message)
+
+    def _receive(self) -> ToWorker:
+        return read_as_worker(self._socket.recv())

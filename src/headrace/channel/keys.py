@@ -6,11 +6,6 @@ from dataclasses import dataclass, field
 
 import zmq
 
-PING = "ping"
-"""The kind of message that only tests whether a peer can be reached."""
-CLOCK = "clock"
-"""The kind of message that asks for the driver's time, and its answer."""
-
 
 @dataclass(frozen=True, slots=True)
 class Address:

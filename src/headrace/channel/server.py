@@ -7,14 +7,14 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
-import msgpack
 import zmq
 from zmq.auth.thread import ThreadAuthenticator
 
 from headrace.channel.clocks import clock_name, system_us
-from headrace.channel.keys import CLOCK, PING, Address, RunKeys
+from headrace.channel.keys import Address, RunKeys
+from headrace.errors import MessageError
+from headrace.runtime.messages import ClockAsked, ClockTold, Ping, Reply, ToDriver, ToWorker, encode, read_as_driver
 
 _log = logging.getLogger("headrace.channel")
 _POLL_MS = 50
@@ -22,31 +22,27 @@ _PING_EVERY_S = 0.5
 _RECONNECT_S = 1.0
 """A connection that broke may be made again within this time before its peer counts as lost."""
 
-Body = dict[str, Any]
-Reply = tuple[bytes, str, Body]
-"""To whom, kind, body."""
-
 
 class ChannelServer:
-    """Calls ``on_message(sender, kind, body)`` for each message; what it returns is sent.
+    """Calls ``on_message(sender, message)`` for each message; what it returns is sent.
 
-    ``send`` may be called from any thread. ``on_tick`` is called about twenty times a second.
-    ``on_lost(sender)`` is called once when a peer has shown no sign of life for ``lease_s``. Signs of
-    life come from ZeroMQ's own threads: a peer busy with a long Python or C call has not gone.
+    What is no message is refused: a warning names its kind, and nobody is called.
+    ``send`` may be called from any thread. ``on_lost(sender)`` is called once when a peer has shown no sign of
+    life for ``lease_s``. Signs of life come from ZeroMQ's own threads: a peer busy with a long Python or C call
+    has not gone.
     """
 
     def __init__(
         self,
         host: str,
-        on_message: Callable[[bytes, str, Body], list[Reply]],
-        on_tick: Callable[[], list[Reply]] = list,
+        on_message: Callable[[bytes, ToDriver], list[Reply]],
         *,
         on_lost: Callable[[bytes], None] = lambda _: None,
         lease_s: float = 5.0,
         clock_us: Callable[[], int] = system_us,
     ) -> None:
         self._clock_us, self._clock = clock_us, clock_name()
-        self._on_message, self._on_tick, self._on_lost = on_message, on_tick, on_lost
+        self._on_message, self._on_lost = on_message, on_lost
         self._unreachable_s: dict[bytes, float | None] = {}
         self._pinged_s = 0.0
         keys = RunKeys.make()
@@ -68,8 +64,8 @@ class ChannelServer:
         self._thread = threading.Thread(target=self._serve, name="headrace-channel", daemon=True)
         self._thread.start()
 
-    def send(self, to: bytes, kind: str, body: Body) -> None:
-        self._outbox.put((to, kind, body))
+    def send(self, to: bytes, message: ToWorker) -> None:
+        self._outbox.put((to, message))
 
     def close(self) -> None:
         self._stopping.set()
@@ -81,31 +77,32 @@ class ChannelServer:
     def _serve(self) -> None:
         while not self._stopping.is_set():
             try:
-                ready = self._socket.poll(_POLL_MS)
-                replies = []
-                while ready:
-                    sender, data = self._socket.recv_multipart()
-                    self._unreachable_s.setdefault(sender, None)
-                    replies += self._handle(sender, data)
-                    ready = self._socket.poll(0)
-                replies += self._on_tick()
+                replies = self._take()
             except zmq.ZMQError:
                 return
-            except Exception:
-                _log.exception("a control message could not be handled")
-                continue
             while not self._outbox.empty():
                 replies.append(self._outbox.get())
             for reply in replies:
                 self._send(*reply)
             self._check_peers(time.monotonic())
 
-    def _send(self, to: bytes, kind: str, body: Body) -> bool:
+    def _take(self) -> list[Reply]:
+        """Handle what has come, and wait a little if nothing has."""
+        replies: list[Reply] = []
+        ready = self._socket.poll(_POLL_MS)
+        while ready:
+            sender, *parts = self._socket.recv_multipart()
+            self._unreachable_s.setdefault(sender, None)
+            replies += self._handle(sender, b"".join(parts))
+            ready = self._socket.poll(0)
+        return replies
+
+    def _send(self, to: bytes, message: ToWorker) -> bool:
         """False if the peer cannot be reached now; a peer that does not read is not waited for."""
         try:
-            self._socket.send_multipart([to, msgpack.packb([kind, body])], zmq.DONTWAIT)
+            self._socket.send_multipart([to, encode(message)], zmq.DONTWAIT)
         except zmq.Again:
-            _log.warning("a peer does not read its control messages; dropped %r", kind)
+            _log.warning("a peer does not read its control messages; dropped %r", type(message).__struct_config__.tag)
         except zmq.ZMQError as error:
             if error.errno != zmq.EHOSTUNREACH:
                 raise
@@ -117,7 +114,7 @@ class ChannelServer:
             return
         self._pinged_s = now_s
         for peer, since_s in list(self._unreachable_s.items()):
-            if self._send(peer, PING, {}):
+            if self._send(peer, Ping()):
                 self._unreachable_s[peer] = None
             elif since_s is None:
                 self._unreachable_s[peer] = now_s
@@ -128,15 +125,20 @@ class ChannelServer:
     def _handle(self, sender: bytes, data: bytes) -> list[Reply]:
         received_us = self._clock_us()
         try:
-            kind, body = msgpack.unpackb(data, strict_map_key=False)
-        except (ValueError, TypeError, msgpack.UnpackException):
-            _log.warning("dropped a control message that is not msgpack")
+            message = read_as_driver(data)
+        except MessageError as error:
+            _log.warning("%s", error)
             return []
-        if kind == CLOCK:  # answered at once, not with the other replies: what waits here would look like distance
-            times = {"received_us": received_us, "answered_us": self._clock_us()}
-            self._send(sender, CLOCK, {"token": body["token"], "clock": self._clock, **times})
+        if isinstance(
+            message, ClockAsked
+        ):  # answered at once, not with the others: what waits would look like distance
+            self._send(sender, ClockTold(message.sent_us, self._clock, received_us, self._clock_us()))
             return []
-        return self._on_message(sender, kind, body)
+        try:
+            return self._on_message(sender, message)
+        except Exception:  # it must not take with it what others are to be told
+            _log.exception("a control message of kind %r could not be handled", type(message).__struct_config__.tag)
+            return []
 
 
 class _OnlyKey:

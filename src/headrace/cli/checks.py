@@ -20,6 +20,8 @@ import headrace as hr
 from headrace.channel.client import ChannelClient
 from headrace.channel.server import ChannelServer
 from headrace.errors import EnvironmentMissingError
+from headrace.runtime.messages import Go, Loaded
+from headrace.tokens import Token
 
 _MIN_PYTHON = (3, 11)
 _MIN_MEMORY_GB = 2.0
@@ -165,14 +167,12 @@ def channel() -> str:
             f"libzmq {zmq.zmq_version()} has no CURVE", "install pyzmq from its wheels: pip install --force pyzmq"
         )
 
-    def echo(sender: bytes, kind: str, body: dict[str, Any]) -> list[tuple[bytes, str, dict[str, Any]]]:
-        return [(sender, "echo", body)]
-
-    server = ChannelServer("127.0.0.1", echo)
+    token = Token(0, 0, 0)
+    server = ChannelServer("127.0.0.1", lambda sender, message: [(sender, Go(token))])
     client = ChannelClient(server.address)
     try:
-        client.tell("hello", {"token": None})
-        client.wait("echo", None, 5.0)
+        client.tell(Loaded(0, 0, token))
+        client.wait(Go, 5.0, token=token)
     finally:
         client.close()
         server.close()

@@ -15,7 +15,7 @@ from headrace.signals import StopWish
 
 if TYPE_CHECKING:
     from headrace.bench.measuring.figures import TreeWatch
-    from headrace.driver.hearing import Heard
+    from headrace.runtime.messages import Reported
     from headrace.spark.handle import Run
 
 _NOT_SHOWN = frozenset({"failed", "batch", "resize", "hold", "outcome"})
@@ -45,7 +45,7 @@ class Watch:
         self.began_s: float | None = None
         self.latency: dict[str, Latencies] = {}
         self.items: dict[str, int] = {}
-        self._recent: deque[Heard] = deque()
+        self._recent: deque[Reported] = deque()
         self._seen_us: dict[tuple[int, int, int], int] = {}
         self._events = 0
 
@@ -65,7 +65,7 @@ class Watch:
         news, self._events = events[self._events :], len(events)
         return [f"{event.what}: {event.detail}" for event in news if event.what not in _NOT_SHOWN]
 
-    def _take(self, heard: Heard) -> None:
+    def _take(self, heard: Reported) -> None:
         self._recent.append(heard)
         for flow in heard.flows:
             self.items[flow.step] = self.items.get(flow.step, 0) + flow.items_in

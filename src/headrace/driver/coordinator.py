@@ -15,18 +15,27 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 from headrace.errors import ProtocolError, StateError
+from headrace.runtime.messages import (
+    Described,
+    Fenced,
+    Go,
+    Hello,
+    Inventory,
+    Loaded,
+    Place,
+    Planned,
+    Reply,
+    Sealed,
+)
 from headrace.runtime.orders import Orders
-from headrace.runtime.plan import Description, JobPlan
+from headrace.runtime.plan import Description, JobPlan, Ticket
 from headrace.state.durable.changes import ZERO_DIGEST
 from headrace.state.durable.versions import Manifest, SliceVersion, Versions
 from headrace.tokens import Token
 
-Place = tuple[int, int]
-"""Stage and subtask index."""
-Reply = tuple[bytes, str, dict[str, Any]]
+_SUPERSEDED = Fenced("a newer attempt has begun")
 
 
 @dataclass(slots=True)
@@ -34,7 +43,7 @@ class Member:
     """A subtask that said HELLO in the current attempt."""
 
     sender: bytes
-    inventory: tuple[str | None, int | None, int] | None
+    inventory: Inventory | None
     loaded: bool = False
     description: Description | None = None
 
@@ -86,21 +95,32 @@ class Coordinator:
         self.members, self.planned = {}, False
         return self.token
 
-    def hello(self, sender: bytes, body: dict[str, Any]) -> list[Reply]:
+    def take(self, sender: bytes, message: Hello | Loaded | Described) -> list[Reply]:
+        """What a subtask says of its way through the epoch, and what to tell whom then."""
+        match message:
+            case Hello():
+                return self.hello(sender, message)
+            case Loaded():
+                return self.loaded(sender, message)
+            case Described():
+                return self.described(sender, message)
+
+    def hello(self, sender: bytes, hello: Hello) -> list[Reply]:
         """A subtask has started."""
-        if body["query"] != self.query:
-            return [(sender, "fenced", {"why": "this worker belongs to a query that was replaced"})]
+        if hello.query != self.query:
+            return [(sender, Fenced("this worker belongs to a query that was replaced"))]
+        if not self._has(hello.place):
+            return [(sender, Fenced(f"the job has no subtask {hello.index} of stage {hello.stage}"))]
         if self.holding and self.at_border:
             self.held = True
             return []
-        epoch, place = body["epoch"], (body["stage"], body["index"])
+        epoch, place = hello.epoch, hello.place
         if self.plan.eager:
             if self.token is None or self.token.epoch != epoch or place in self.members:
                 self.start(epoch)
         elif self.token is None or self.token.epoch != epoch:
-            return [(sender, "fenced", {"why": f"epoch {epoch} is not running"})]
-        held = body.get("inventory")
-        self.members[place] = Member(sender, tuple(held) if held else None)
+            return [(sender, Fenced(f"epoch {epoch} is not running"))]
+        self.members[place] = Member(sender, hello.inventory)
         if not self.plan.eager:
             owners = [list(range(self.groups(at))) for at in range(len(self.plan.layout.stages))]
             return [self._ticket(place, owners)]
@@ -111,36 +131,34 @@ class Coordinator:
         self.owners = owners
         return [self._ticket(place, owners) for place in self.members]
 
-    def loaded(self, sender: bytes, body: dict[str, Any]) -> list[Reply]:
+    def loaded(self, sender: bytes, loaded: Loaded) -> list[Reply]:
         """A subtask has its state; when all have, sources may read."""
-        member = self._member(sender, body)
+        member = self._member(sender, loaded)
         if member is None:
-            return [(sender, "fenced", {"why": "a newer attempt has begun"})]
+            return [(sender, _SUPERSEDED)]
         member.loaded = True
-        token = {"token": str(self.token)}
+        go = Go(loaded.token)
         if not self.plan.eager:
-            return [(sender, "go", token)]
+            return [(sender, go)]
         if all(m.loaded for m in self.members.values()) and self.planned:
-            return [(m.sender, "go", token) for m in self.members.values()]
+            return [(m.sender, go) for m in self.members.values()]
         return []
 
-    def described(self, sender: bytes, body: dict[str, Any]) -> list[Reply]:
+    def described(self, sender: bytes, described: Described) -> list[Reply]:
         """A subtask has ended its epoch."""
-        description = Description.from_wire(body)
-        member = self._member(sender, body)
+        member = self._member(sender, described)
         if member is None:
-            return [(sender, "fenced", {"why": "a newer attempt has begun"})]
+            return [(sender, _SUPERSEDED)]
+        sealed = Sealed(described.token)
         if self.at_border:
-            return [(sender, "sealed", {"token": str(self.token)})]  # a repeat: what is sealed stays as it is
-        member.description = description
+            return [(sender, sealed)]  # a repeat: what is sealed stays as it is
+        member.description = described.description
         if not self.plan.eager or any(m.description is None for m in self.members.values()):
             return []
         if self.sealed is None or self.sealed.token != self.token:  # a repeated message seals nothing
             self.seal()
         last = len(self.plan.layout.stages) - 1
-        return [
-            (m.sender, "sealed", {"token": str(self.token)}) for (stage, _), m in self.members.items() if stage == last
-        ]
+        return [(m.sender, sealed) for (stage, _), m in self.members.items() if stage == last]
 
     def seal(self) -> Manifest:
         """All subtasks have ended: audit, then make the attempt's manifest durable."""
@@ -206,13 +224,14 @@ class Coordinator:
     def _assign(self, stage: int) -> list[int]:
         """For each group of slices the subtask that owns it: who holds it in memory, if anyone."""
         n = self.groups(stage)
-        base = str(self.base) if self.base else None
         owner: dict[int, int] = {}
         for (at, index), member in sorted(self.members.items(), key=lambda item: item[0]):
-            if at == stage and member.inventory is not None:
-                version, group, groups = member.inventory
-                if version == base and groups == n and group is not None and group not in owner:
-                    owner[group] = index
+            held = member.inventory
+            if at != stage or held is None or held.version != self.base or held.groups != n:
+                continue
+            group = held.group
+            if group is not None and 0 <= group < n and group not in owner:
+                owner[group] = index
         free = [i for i in range(self.plan.layout.stages[stage].subtasks) if i not in owner.values()]
         for group in range(n):
             if group not in owner:
@@ -223,21 +242,22 @@ class Coordinator:
     def _ticket(self, place: Place, owners: list[list[int]]) -> Reply:
         stage, index = place
         mine = owners[stage]
-        body = {
-            "token": str(self.token),
-            "base": str(self.base) if self.base else None,
-            "group": mine.index(index) if index in mine else None,
-            "groups": len(mine),
-            "places": owners[stage + 1] if stage + 1 < len(owners) else [],
-            "orders": self.orders.to_wire(),
-        }
-        return self.members[place].sender, "plan", body
+        assert self.token is not None
+        group = mine.index(index) if index in mine else None
+        places = tuple(owners[stage + 1]) if stage + 1 < len(owners) else ()
+        ticket = Ticket(self.token, self.base, group, len(mine), places, self.orders)
+        return self.members[place].sender, Planned(ticket)
 
-    def _member(self, sender: bytes, body: dict[str, Any]) -> Member | None:
-        member = self.members.get((body["stage"], body["index"]))
-        if member is None or member.sender != sender or body["token"] != str(self.token):
+    def _member(self, sender: bytes, message: Loaded | Described) -> Member | None:
+        member = self.members.get(message.place)
+        if member is None or member.sender != sender or message.token != self.token:
             return None
         return member
+
+    def _has(self, place: Place) -> bool:
+        stage, index = place
+        stages = self.plan.layout.stages
+        return 0 <= stage < len(stages) and 0 <= index < stages[stage].subtasks
 
 
 def audit(descriptions: list[Description]) -> None:

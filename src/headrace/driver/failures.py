@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any
 
 from headrace import errors
 from headrace.errors import HeadraceError, RunFailedError, UserCodeError
+from headrace.runtime.messages import Failed
 
 _FINAL = ("UserCodeError", "DataError", "SchemaError", "ConfigError", "CorruptionError", "StateError", "GraphError")
 _SECONDARY = ("ChannelError", "FencedError", "ProtocolError")
+_KINDS = {
+    name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, HeadraceError)
+}
+del _KINDS[UserCodeError.__name__]  # made of four parts, not of a text
 _CHARS = 2000
 _HOPELESS = re.compile(
     r"CONCURRENT_STREAM_LOG_UPDATE|ModuleNotFoundError|PicklingError|NOT_SUPPORTED|AnalysisException"
@@ -29,15 +33,15 @@ class Failure:
         return str(self.error).strip().splitlines()[0][:300]
 
 
-def understand(reports: list[dict[str, Any]], spark: Exception | None) -> Failure:
+def understand(failures: list[Failed], spark: Exception | None) -> Failure:
     """The cause among what workers told before they died and what Spark says."""
-    ranked = sorted(reports, key=lambda r: (r["kind"] not in _FINAL, r["kind"] in _SECONDARY))
+    ranked = sorted(failures, key=lambda f: (f.error not in _FINAL, f.error in _SECONDARY))
     if ranked:
-        report = ranked[0]
-        error = _rebuilt(report)
+        first = ranked[0]
+        error = _rebuilt(first)
         if spark is not None:
             error.__cause__ = spark
-        return Failure(error, report["kind"] in _FINAL)
+        return Failure(error, first.error in _FINAL)
     if isinstance(spark, HeadraceError):
         return Failure(spark, type(spark).__name__ in _FINAL)
     text = _condensed(str(spark)) if spark is not None else "the query ended without saying why"
@@ -58,14 +62,14 @@ def translated(error: Exception) -> HeadraceError:
     return failed
 
 
-def _rebuilt(report: dict[str, Any]) -> HeadraceError:
-    if report["kind"] == "UserCodeError":
-        return UserCodeError(*report["detail"])
-    kind = getattr(errors, report["kind"], RunFailedError)
-    where = f"stage {report['stage']}, subtask {report['index']}"
-    text = report["detail"][0] if report["kind"] != "Exception" else report["text"]
-    made: HeadraceError = kind(f"{text} ({where})")
-    return made
+def _rebuilt(failed: Failed) -> HeadraceError:
+    if failed.user_code is not None:
+        return UserCodeError(*failed.user_code)
+    kind, text = _KINDS.get(failed.error, RunFailedError), failed.text
+    if failed.place is not None:
+        stage, index = failed.place
+        text = f"{text} (stage {stage}, subtask {index})"
+    return kind(text)
 
 
 def _condensed(text: str) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import time
 
-from headrace.driver.hearing import Heard
 from headrace.driver.status import Event
+from headrace.runtime.messages import Reported
 
 _log = logging.getLogger("headrace")
 
@@ -28,10 +28,10 @@ class Journal:
         self.events.append(Event(time.time(), what, detail))
         _log.warning("%s: %s", what, detail)
 
-    def note_engines(self, heard: Heard) -> None:
+    def note_engines(self, reported: Reported) -> None:
         """How each subtask of a reduce keeps its states, whenever that changes: its hash engine, panes or windows."""
-        for step, (engine, reason) in heard.engines.items():
-            place = (step, heard.index)
+        for step, (engine, reason) in reported.engines.items():
+            place = (step, reported.index)
             if self._engines.get(place) != engine:
                 self._engines[place] = engine
-                self.say("engine", f"step {step!r}, subtask {heard.index}: {engine} ({reason})")
+                self.say("engine", f"step {step!r}, subtask {reported.index}: {engine} ({reason})")

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import socket
 from dataclasses import dataclass
-from typing import Any
 
 import psutil
 
-from headrace.driver.coordinator import Coordinator, Place
+from headrace.driver.coordinator import Coordinator
+from headrace.errors import ChannelError
+from headrace.runtime.messages import Failed, Hello, Place
 from headrace.runtime.plan import JobPlan
 
 
@@ -50,11 +51,10 @@ class Workers:
         self._known.clear()
         self.hung.clear()
 
-    def began(self, sender: bytes, hello: dict[str, Any]) -> None:
-        place = (hello["stage"], hello["index"])
-        self._known[sender] = (place, WorkerProcess(hello["host"], hello["daemon"], hello["pid"]))
+    def began(self, sender: bytes, hello: Hello) -> None:
+        self._known[sender] = (hello.place, WorkerProcess(hello.host, hello.daemon, hello.pid))
 
-    def lost(self, sender: bytes, coordinator: Coordinator) -> dict[str, Any] | None:
+    def lost(self, sender: bytes, coordinator: Coordinator) -> Failed | None:
         """The failure that the loss of a worker means, or None if nobody needs it any more.
 
         Where stages run at the same time, a worker is needed until all have said HELLO for the next
@@ -69,10 +69,10 @@ class Workers:
             needed = member is not None and member.description is None
         if not needed:
             return None
-        (stage, index), process = self._known[sender]
+        place, process = self._known[sender]
         self.hung.append(process)
         text = f"a worker gave no sign of life for {self._lease_s:g} s: it hangs or is gone"
-        return {"kind": "ChannelError", "detail": [text], "text": text, "stage": stage, "index": index}
+        return Failed(coordinator.query, place, ChannelError.__name__, text)
 
     def kill_hung(self) -> None:
         for process in self.hung:

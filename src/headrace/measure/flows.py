@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import msgspec
+
 from headrace.measure.sketches import Latencies, merged
 
 
-@dataclass(frozen=True, slots=True)
-class Flow:
+class Flow(msgspec.Struct, frozen=True, array_like=True):
     """One step in one subtask and interval.
 
     ``latency`` is of the sampled records that it had: from when each was due at its source, or read

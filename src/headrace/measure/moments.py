@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+import msgspec
 
 
-@dataclass(frozen=True, slots=True)
-class Moments:
+class Moments(msgspec.Struct, frozen=True, array_like=True):
     """``n`` values with their mean and the sum of squared distances from it.
 
     Addition is Chan, Golub and LeVeque's (1979) pairwise form of Welford's update, so a value at a

@@ -3,23 +3,27 @@
 A *customer* is what a subtask takes from its input queue at once: a buffer in Headrace, an item in
 the thesis. Service times, gaps and queue waits must count the same customers; utilisation is then
 the same for either.
+
+Parts of a report travel as short lists, without the names of their fields: reports go out every second.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
 
 from headrace.measure.moments import Moments
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class SubtaskId:
+class SubtaskId(msgspec.Struct, frozen=True, order=True, array_like=True):
     step: str
     index: int
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class ChannelId:
+class ChannelId(msgspec.Struct, frozen=True, order=True, array_like=True):
     """One sender's way to one receiver along an edge: where buffers are first in, first out."""
 
     edge: int
@@ -27,8 +31,7 @@ class ChannelId:
     receiver: int
 
 
-@dataclass(frozen=True, slots=True)
-class SubtaskReport:
+class SubtaskReport(msgspec.Struct, frozen=True, array_like=True):
     """One step in one subtask. None where nothing was sampled.
 
     ``latency_ms``: read-ready or read-write, as the step declares. ``service_ms``, ``interarrival_ms`` (time
@@ -60,8 +63,7 @@ class SubtaskReport:
         return 1 / self.interarrival_ms.mean if self.interarrival_ms is not None and self.interarrival_ms.mean else None
 
 
-@dataclass(frozen=True, slots=True)
-class ChannelReport:
+class ChannelReport(msgspec.Struct, frozen=True, array_like=True):
     """One channel, measured by its receiver: where items spent their time on it.
 
     ``wait_ms`` is an item's time in the open buffer (the thesis's output batch latency), and
@@ -98,3 +100,10 @@ class Report:
     version: int
     subtasks: tuple[SubtaskReport, ...] = ()
     channels: tuple[ChannelReport, ...] = ()
+
+
+def plain(value: Any) -> Any:
+    """What encoders do with a figure that numpy computed: NumPy's number as Python's."""
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"a {type(value).__name__} is no part of a report or message")

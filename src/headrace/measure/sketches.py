@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 from datasketches import req_floats_sketch
 
@@ -29,8 +29,7 @@ def spread(sketch: req_floats_sketch, maximum: int) -> tuple[float, ...]:
     return tuple(float(v) for v in sketch.get_quantiles((np.arange(n) + 0.5) / n, True)) if n else ()
 
 
-@dataclass(frozen=True, slots=True)
-class Latencies:
+class Latencies(msgspec.Struct, frozen=True, array_like=True):
     """Sampled latencies in ms: count, mean and spread exactly, quantiles and extremes by a sketch."""
 
     moments: Moments

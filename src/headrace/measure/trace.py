@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
+import msgspec
+
 from headrace.errors import DataError
-from headrace.measure.report import Report
-from headrace.measure.wire import pack, unpack
+from headrace.measure.report import Report, plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +25,13 @@ class Observation:
     parallelism: Mapping[str, int]
 
 
+_ENCODER = msgspec.json.Encoder(enc_hook=plain)
+_DECODER = msgspec.json.Decoder(Observation)
+
+
 def write(file: TextIO, seen: Observation) -> None:
     """Append one cycle. Floats are written so that reading gives the same ones."""
-    line = {"at_s": seen.at_s, "parallelism": dict(seen.parallelism), "reports": [pack(r) for r in seen.reports]}
-    file.write(json.dumps(line, separators=(",", ":"), allow_nan=False) + "\n")
+    file.write(_ENCODER.encode(seen).decode() + "\n")
 
 
 def read(path: Path) -> Iterator[Observation]:
@@ -43,8 +46,6 @@ def read_lines(lines: Iterable[str]) -> Iterator[Observation]:
         if not line.endswith("\n"):
             return
         try:
-            data = json.loads(line)
-            reports = tuple(unpack(report) for report in data["reports"])
-            yield Observation(float(data["at_s"]), reports, {str(k): int(v) for k, v in data["parallelism"].items()})
-        except (KeyError, TypeError, ValueError) as error:
+            yield _DECODER.decode(line)
+        except msgspec.DecodeError as error:
             raise DataError(f"line {number} of the trace is not an observation: {error}") from error

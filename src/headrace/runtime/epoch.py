@@ -6,19 +6,25 @@ import os
 import socket
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol, TypeVar
 
 import pyarrow as pa
 
+from headrace.runtime.messages import Described, Go, Hello, Inventory, Loaded, Planned, Sealed
 from headrace.runtime.plan import JobPlan, Ticket
 from headrace.runtime.subtask import Control, Subtask
 from headrace.runtime.wire.inbox import Inbox, read_into
+from headrace.tokens import Token
+
+Turn = TypeVar("Turn", bound=Planned | Go | Sealed)
 
 
 class Channel(Control, Protocol):
     """The control channel as an epoch needs it."""
 
-    def wait(self, kind: str, token: str | None, timeout_s: float) -> dict[str, Any]: ...
+    def wait(self, turn: type[Turn], timeout_s: float, *, token: Token | None = None) -> Turn:
+        """The next message of a type (and attempt); FencedError when told so, ChannelError after ``timeout_s``."""
+        ...
 
 
 @dataclass(slots=True)
@@ -27,13 +33,10 @@ class Cache:
 
     subtasks: dict[tuple[str, int], Subtask] = field(default_factory=dict)
 
-    def inventory(self, run: str, stage: int) -> tuple[str | None, int | None, int] | None:
-        """The version, and which group of how many, of the slices held for a stage."""
+    def inventory(self, run: str, stage: int) -> Inventory | None:
+        """The slices held for a stage."""
         held = self.subtasks.get((run, stage))
-        if held is None or held.version is None:
-            return None
-        base, group, groups = held.version
-        return str(base) if base else None, group, groups
+        return Inventory(*held.version) if held is not None and held.version is not None else None
 
     def take(self, plan: JobPlan, stage: int, ticket: Ticket) -> Subtask:
         """The subtask in memory if it is just what the ticket asks for, else a new one."""
@@ -65,23 +68,20 @@ def run_epoch(
     inbox = Inbox(plan.settings.queue_bytes)
     read_into(inbox, batches)
     timeout_s = plan.settings.join_timeout_s
-    place = {"stage": stage, "index": index}
-    worker = {"pid": os.getpid(), "daemon": os.getppid(), "host": socket.gethostname()}
     inventory = cache.inventory(plan.run, stage)
-    channel.tell("hello", {**place, "query": query, "epoch": epoch, "inventory": inventory, **worker})
-    ticket = Ticket.from_wire(channel.wait("plan", None, timeout_s))
-    token = str(ticket.token)
+    channel.tell(Hello(stage, index, query, epoch, inventory, socket.gethostname(), os.getppid(), os.getpid()))
+    ticket = channel.wait(Planned, timeout_s).ticket
     subtask = cache.take(plan, stage, ticket)
     done = False
     try:
         subtask.begin(index, ticket, channel)
-        channel.tell("loaded", {**place, "token": token})
+        channel.tell(Loaded(stage, index, ticket.token))
         if subtask.has_sources:
-            channel.wait("go", token, timeout_s)
+            channel.wait(Go, timeout_s, token=ticket.token)
         yield from subtask.run(inbox)
-        channel.tell("desc", subtask.finish().to_wire())
+        channel.tell(Described(subtask.finish()))
         if plan.eager and stage == len(plan.layout.stages) - 1:
-            channel.wait("sealed", token, timeout_s)
+            channel.wait(Sealed, timeout_s, token=ticket.token)
         subtask.await_end(inbox, timeout_s)
         done = True
     finally:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from headrace.config import Schedule
 
@@ -28,25 +27,3 @@ class Orders:
     active: Mapping[int, int] = field(default_factory=dict)
     chained: frozenset[int] | None = None
     schedule: Schedule | None = None
-
-    def to_wire(self) -> dict[str, Any]:
-        return {
-            "version": self.version,
-            "deadlines_us": [[*sender, us] for sender, us in self.deadlines_us.items()],
-            "sizes_bytes": [[*sender, size] for sender, size in self.sizes_bytes.items()],
-            "active": list(self.active.items()),
-            "chained": None if self.chained is None else sorted(self.chained),
-            "schedule": self.schedule,
-        }
-
-    @staticmethod
-    def from_wire(data: Mapping[str, Any]) -> Orders:
-        chained = data["chained"]
-        return Orders(
-            data["version"],
-            {(edge, sender): us for edge, sender, us in data["deadlines_us"]},
-            {(edge, sender): size for edge, sender, size in data["sizes_bytes"]},
-            dict(data["active"]),
-            None if chained is None else frozenset(chained),
-            data.get("schedule"),
-        )

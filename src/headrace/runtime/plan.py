@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
@@ -68,14 +67,6 @@ class Ticket:
     places: tuple[int, ...]
     orders: Orders = field(default_factory=Orders)
 
-    @staticmethod
-    def from_wire(data: dict[str, Any]) -> Ticket:
-        base = data["base"]
-        return Ticket(
-            Token.parse(data["token"]), Token.parse(base) if base else None, data["group"], data["groups"],
-            tuple(data["places"]), Orders.from_wire(data["orders"]),
-        )  # fmt: skip
-
     def owns(self, number: int) -> bool:
         """Whether a slice, or a source's partition, is this subtask's."""
         return number % self.groups == self.group
@@ -83,7 +74,7 @@ class Ticket:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What a subtask did in an epoch: its DESC message."""
+    """What a subtask did in an epoch."""
 
     stage: int
     index: int
@@ -94,35 +85,3 @@ class Description:
     staged: tuple[Staged, ...]
     counters: dict[str, int]
     exhausted: bool
-
-    def to_wire(self) -> dict[str, Any]:
-        return {
-            "stage": self.stage,
-            "index": self.index,
-            "token": str(self.token),
-            "changes": [[c.step, c.slice, [str(d) for d in c.digest], c.block.to_json()] for c in self.changes],
-            "sent": self.sent,
-            "consumed": self.consumed,
-            "staged": [[s.step, s.path, s.rows] for s in self.staged],
-            "counters": self.counters,
-            "exhausted": self.exhausted,
-        }
-
-    @staticmethod
-    def from_wire(data: dict[str, Any]) -> Description:
-        from headrace.state.durable.segments import BlockRef
-
-        return Description(
-            data["stage"],
-            data["index"],
-            Token.parse(data["token"]),
-            tuple(
-                StoredChange(step, slice, (int(digest[0]), int(digest[1])), BlockRef.from_json(block))
-                for step, slice, digest, block in data["changes"]
-            ),
-            data["sent"],
-            data["consumed"],
-            tuple(Staged(*s) for s in data["staged"]),
-            data["counters"],
-            data["exhausted"],
-        )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -19,11 +19,11 @@ from headrace.errors import FencedError, ProtocolError
 from headrace.graph.nodes import SinkNode
 from headrace.runtime.batch import Batch
 from headrace.runtime.build import build_operators
+from headrace.runtime.messages import Fenced, Ordered, Rows, ToDriver, ToWorker
 from headrace.runtime.metering.reporting import Reporter
 from headrace.runtime.metering.stamps import Stamp
 from headrace.runtime.operators.sinks import SinkOperator
 from headrace.runtime.operators.sources import SourceOperator
-from headrace.runtime.orders import Orders
 from headrace.runtime.plan import Description, JobPlan, Ticket
 from headrace.runtime.reduce.reduce import Reduce
 from headrace.runtime.scheduling.scheduler import Scheduler
@@ -44,9 +44,9 @@ _LISTEN_EVERY_US = 20_000
 class Control(Protocol):
     """The subtask's side of the control channel. Losing it never stops the data."""
 
-    def tell(self, kind: str, body: dict[str, Any]) -> None: ...
+    def tell(self, message: ToDriver) -> None: ...
 
-    def poll(self) -> list[dict[str, Any]]:
+    def poll(self) -> list[ToWorker]:
         """Messages that have come since; never blocks."""
         ...
 
@@ -271,20 +271,17 @@ class Subtask:
             self._told_end = self._told_end or ended
             self._reporter.send(now, exhausted=self.has_sources and self.exhausted)
 
-    def _obey(self, message: dict[str, Any]) -> None:
+    def _obey(self, message: ToWorker) -> None:
         """Settings from the driver.
 
         What was ordered in an attempt before may still lie in the channel; it was for another layout, perhaps.
         """
-        kind = message.get("kind")
-        if kind == "orders":
-            if self._ticket is None or message["token"] != str(self._ticket.token):
-                return
-            orders = Orders.from_wire(message)
-            self._outlet.obey(orders)
-            self._scheduler.obey(orders)
-        elif kind == "fenced":
-            raise FencedError(str(message.get("why", "a newer attempt owns this work")))
+        if isinstance(message, Ordered):
+            if self._ticket is not None and message.token == self._ticket.token:
+                self._outlet.obey(message.orders)
+                self._scheduler.obey(message.orders)
+        elif isinstance(message, Fenced):
+            raise FencedError(message.why)
 
     def _dead_letter(self, step: str, record: str, reason: str) -> None:
         name = self.plan.graph.letters_of(step)
@@ -311,7 +308,7 @@ class Subtask:
                 ticket.token,
                 self._index,
                 staging,
-                lambda s, rows: control.tell("rows", {"step": s, "rows": rows}),
+                lambda s, rows: control.tell(Rows(s, rows)),
             )
 
         return make

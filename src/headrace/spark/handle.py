@@ -13,11 +13,11 @@ from typing import Any
 from headrace.actuate.controller import BoundKept
 from headrace.config import Schedule, check_schedule
 from headrace.connect.collect import Collect, read_collected
-from headrace.driver.hearing import Heard
 from headrace.driver.status import Event, Status
 from headrace.errors import HeadraceError
 from headrace.graph.nodes import SinkNode
 from headrace.measure.flows import LatencyFigures, figures_of
+from headrace.runtime.messages import Reported
 from headrace.spark.shipping import ship_by_value
 from headrace.spark.supervisor import Supervisor
 from headrace.units import Duration
@@ -64,7 +64,7 @@ class Run(Supervisor):
         )
         return status.measured(summary)
 
-    def reports(self) -> list[Heard]:
+    def reports(self) -> list[Reported]:
         """What workers reported lately, oldest first."""
         with self._lock:
             return list(self._hearing.history)

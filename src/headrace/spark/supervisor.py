@@ -6,7 +6,6 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,12 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from headrace.actuate.ranks import Ranks
-from headrace.channel.server import ChannelServer, Reply
+from headrace.channel.server import ChannelServer
 from headrace.connect.console import ConsoleSink
 from headrace.driver.committing import Committing
 from headrace.driver.coordinator import Coordinator
 from headrace.driver.failures import Failure, translated, understand
-from headrace.driver.hearing import Heard, Hearing
+from headrace.driver.hearing import Hearing
 from headrace.driver.journal import Journal
 from headrace.driver.leases import Workers
 from headrace.driver.planning import identity
@@ -29,6 +28,18 @@ from headrace.driver.status import State
 from headrace.driver.steering import Steering
 from headrace.errors import HeadraceError, RunFailedError
 from headrace.graph.nodes import SinkNode
+from headrace.runtime.messages import (
+    Described,
+    Failed,
+    Fenced,
+    Hello,
+    Loaded,
+    Ordered,
+    Reply,
+    Reported,
+    Rows,
+    ToDriver,
+)
 from headrace.runtime.orders import Orders
 from headrace.runtime.plan import Description, JobPlan
 from headrace.spark.engines import BatchEngine, Engine, MicrobatchEngine, RealtimeEngine
@@ -68,7 +79,7 @@ class Supervisor:
         self._committing = Committing(plan, self._versions, self._spark_checkpoint)
         self._lock = threading.RLock()
         self._hearing = Hearing(plan.layout, plan.settings.report_s)
-        self._failures: list[dict[str, Any]] = []
+        self._failures: list[Failed] = []
         self._workers = Workers(plan)
         self._counters: dict[str, int] = {}
         self._state: State = "starting"
@@ -100,9 +111,10 @@ class Supervisor:
         with self._lock:
             orders = replace(orders, schedule=orders.schedule or self._coordinator.orders.schedule)
             self._coordinator.orders = orders
-            members, token = list(self._coordinator.members.values()), str(self._coordinator.token)
-        for member in members:
-            self._server.send(member.sender, "orders", {**orders.to_wire(), "token": token})
+            members, token = list(self._coordinator.members.values()), self._coordinator.token
+        if token is not None:
+            for member in members:
+                self._server.send(member.sender, Ordered(token, orders))
 
     def _recover(self) -> None:
         """Finish what a driver before us had committed, and clear away what it had not."""
@@ -233,7 +245,7 @@ class Supervisor:
 
     def _sources_exhausted(self, token: Token) -> bool:
         with self._lock:
-            return self._hearing.exhausted(str(token))
+            return self._hearing.exhausted(token)
 
     def _may_stop(self, engine: Engine) -> bool:
         """After a stop was asked for: once the epoch that ran then has been committed."""
@@ -273,39 +285,40 @@ class Supervisor:
             for name, count in description.counters.items():
                 self._counters[name] = self._counters.get(name, 0) + count
 
-    def _on_message(self, sender: bytes, kind: str, body: dict[str, Any]) -> list[Reply]:
+    def _on_message(self, sender: bytes, message: ToDriver) -> list[Reply]:
         with self._lock:
-            match kind:
-                case "hello":
-                    place = (body["stage"], body["index"])
-                    if body["query"] == self._coordinator.query:
-                        self._workers.began(sender, body)
-                    self.placements.append((body["epoch"], *place, body["daemon"], body["pid"]))
-                    before = self._coordinator.token
-                    replies = self._guarded(sender, self._coordinator.hello, body)
-                    if self.plan.eager and self._coordinator.token != before:
-                        self._epoch_at_s = None  # the new epoch begins when its sources are let go
-                    return replies
-                case "loaded":
-                    replies = self._coordinator.loaded(sender, body)
+            match message:
+                case Hello():
+                    return self._welcome(sender, message)
+                case Loaded():
+                    replies = self._coordinator.loaded(sender, message)
                     if replies and self.plan.eager:
                         self._epoch_began()
                     return replies
-                case "desc":
-                    return self._guarded(sender, self._coordinator.described, body)
-                case "report" if body["token"] != str(self._coordinator.token):
-                    return [(sender, "fenced", {"why": "a newer attempt has begun"})]
-                case "report":
-                    heard = Heard.of(body)
-                    self._hearing.take(heard)
-                    self._journal.note_engines(heard)
-                case "failed" if body["query"] == self._coordinator.query:
-                    self._failures.append(body)
-                case "rows":
-                    node = self.plan.graph.by_name.get(body["step"])
+                case Described():
+                    return self._guarded(sender, message)
+                case Reported() if message.token != self._coordinator.token:
+                    return [(sender, Fenced("a newer attempt has begun"))]
+                case Reported():
+                    self._hearing.take(message)
+                    self._journal.note_engines(message)
+                case Failed() if message.query == self._coordinator.query:
+                    self._failures.append(message)
+                case Rows():
+                    node = self.plan.graph.by_name.get(message.step)
                     if isinstance(node, SinkNode) and isinstance(node.sink, ConsoleSink):
-                        node.sink.show(body["step"], body["rows"])
+                        node.sink.show(message.step, message.rows)
             return []
+
+    def _welcome(self, sender: bytes, hello: Hello) -> list[Reply]:
+        if hello.query == self._coordinator.query:
+            self._workers.began(sender, hello)
+        self.placements.append((hello.epoch, hello.stage, hello.index, hello.daemon, hello.pid))
+        before = self._coordinator.token
+        replies = self._guarded(sender, hello)
+        if self.plan.eager and self._coordinator.token != before:
+            self._epoch_at_s = None  # the new epoch begins when its sources are let go
+        return replies
 
     def _on_lost(self, sender: bytes) -> None:
         """A worker gives no sign of life: the attempt is over, unless its part in it is."""
@@ -314,17 +327,14 @@ class Supervisor:
             if failure is not None:
                 self._failures.append(failure)
 
-    def _guarded(self, sender: bytes, handle: Callable[..., list[Reply]], body: dict[str, Any]) -> list[Reply]:
+    def _guarded(self, sender: bytes, message: Hello | Described) -> list[Reply]:
         """What the coordinator replies; if it refuses, the attempt is over and its workers are told why."""
         try:
-            return handle(sender, body)
+            return self._coordinator.take(sender, message)
         except HeadraceError as error:
-            text = str(error)
-            self._failures.append(
-                {"kind": type(error).__name__, "detail": [text], "text": text, "stage": -1, "index": -1}
-            )
+            self._failures.append(Failed.of(error, self._coordinator.query, None))
             senders = {sender, *(member.sender for member in self._coordinator.members.values())}
-            return [(to, "fenced", {"why": text}) for to in senders]
+            return [(to, Fenced(str(error))) for to in senders]
 
     def _epoch_began(self) -> None:
         now = time.monotonic()

@@ -11,8 +11,8 @@ from pyspark import TaskContext
 
 from headrace.channel.client import ChannelClient
 from headrace.channel.keys import Address
-from headrace.errors import HeadraceError
 from headrace.runtime.epoch import Cache, run_epoch
+from headrace.runtime.messages import Failed
 from headrace.runtime.plan import JobPlan
 
 _cache = Cache()
@@ -40,11 +40,7 @@ class StageTask:
         except GeneratorExit:
             raise
         except Exception as error:
-            kind = type(error).__name__ if isinstance(error, HeadraceError) else "Exception"
-            detail = list(error.__reduce__()[1]) if kind == "UserCodeError" else [str(error)]
-            text = f"{type(error).__name__}: {error}"
-            where = {"query": self.query, "stage": self.stage, "index": index}
-            channel.tell("failed", {**where, "kind": kind, "detail": detail, "text": text})
+            channel.tell(Failed.of(error, self.query, (self.stage, index)))
             raise
 
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import msgpack
 import pyarrow as pa
 
 from headrace.api.job import Jobs
@@ -22,11 +21,26 @@ from headrace.driver.planning import identity, plan_job
 from headrace.driver.publishing import publish, recover
 from headrace.driver.sparkcommits import last_committed
 from headrace.errors import ChannelError, FencedError
-from headrace.runtime.epoch import Cache, run_epoch
+from headrace.runtime.epoch import Cache, Turn, run_epoch
+from headrace.runtime.messages import (
+    Described,
+    Fenced,
+    Go,
+    Hello,
+    Loaded,
+    Ordered,
+    Reported,
+    ToDriver,
+    ToWorker,
+    encode,
+    read_as_driver,
+    read_as_worker,
+)
 from headrace.runtime.orders import Orders
 from headrace.runtime.plan import JobPlan
 from headrace.state.durable.segments import write_durably
 from headrace.state.durable.versions import Manifest, Versions
+from headrace.tokens import Token
 
 Pause = Callable[[int, int], float]
 """Stage and subtask → seconds to hold a row back; for trying interleavings."""
@@ -45,7 +59,7 @@ class LocalRun:
         self._spark_checkpoint = checkpoint / "spark"
         self._lock = threading.Lock()
         self._caches: dict[tuple[int, int], Cache] = {}
-        self.reports: list[dict[str, Any]] = []
+        self.reports: list[Reported] = []
         self.finished = False
         self._query = 0
         generation = self.versions.open(identity(self.plan))
@@ -157,30 +171,27 @@ class LocalRun:
         """Tell all subtasks, those of now and those to come."""
         with self._lock:
             self.coordinator.orders = orders
+            token = self.coordinator.token
             for channel in list(_CHANNELS.values()):
-                if channel.run is self:
-                    channel.orders.append({"kind": "orders", "token": str(self.coordinator.token), **orders.to_wire()})
+                if channel.run is self and token is not None:
+                    channel.orders.append(Ordered(token, orders))
 
     def fence(self, query: int, why: str) -> None:
         """Tell all subtasks of a query to give up waiting."""
         with self._lock:
             for channel in list(_CHANNELS.values()):
                 if channel.run is self and channel.query == query:
-                    channel.inbox.put({"kind": "fenced", "why": why})
+                    channel.put(Fenced(why))
 
-    def message(self, sender: bytes, kind: str, body: dict[str, Any]) -> None:
-        body = msgpack.unpackb(msgpack.packb(body), strict_map_key=False)
+    def message(self, sender: bytes, data: bytes) -> None:
+        """As the driver's end of the control channel."""
         with self._lock:
-            handle = {
-                "hello": self.coordinator.hello,
-                "loaded": self.coordinator.loaded,
-                "desc": self.coordinator.described,
-            }.get(kind)
-            if handle is None:
-                self.reports.append({**body, "kind": kind})
-                return
-            for to, reply, content in handle(sender, body):
-                _CHANNELS[to].inbox.put({**content, "kind": reply})
+            match read_as_driver(data):
+                case Hello() | Loaded() | Described() as message:
+                    for to, reply in self.coordinator.take(sender, message):
+                        _CHANNELS[to].put(reply)
+                case Reported() as reported:
+                    self.reports.append(reported)
 
 
 _CHANNELS: dict[bytes, _Channel] = {}
@@ -189,30 +200,33 @@ _CHANNELS: dict[bytes, _Channel] = {}
 class _Channel:
     def __init__(self, run: LocalRun, name: bytes, query: int) -> None:
         self.run, self.name, self.query = run, name, query
-        self.inbox: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-        self.orders: list[dict[str, Any]] = []
+        self.inbox: queue.SimpleQueue[ToWorker] = queue.SimpleQueue()
+        self.orders: list[ToWorker] = []
         _CHANNELS[name] = self
 
-    def tell(self, kind: str, body: dict[str, Any]) -> None:
-        self.run.message(self.name, kind, body)
+    def tell(self, message: ToDriver) -> None:
+        self.run.message(self.name, encode(message))
 
-    def poll(self) -> list[dict[str, Any]]:
+    def put(self, message: ToWorker) -> None:
+        self.inbox.put(read_as_worker(encode(message)))
+
+    def poll(self) -> list[ToWorker]:
         orders, self.orders = self.orders, []
         return orders
 
     def offset_us(self) -> int:
         return 0
 
-    def wait(self, kind: str, token: str | None, timeout_s: float) -> dict[str, Any]:
+    def wait(self, turn: type[Turn], timeout_s: float, *, token: Token | None = None) -> Turn:
         try:
             message = self.inbox.get(timeout=min(timeout_s, 10))
         except queue.Empty:
-            raise ChannelError(f"no {kind!r}") from None
-        if message["kind"] == "fenced":
-            raise FencedError(message["why"])
-        if message["kind"] == "go" and kind != "go":
-            return self.wait(kind, token, timeout_s)
-        assert message["kind"] == kind, (message, kind)
+            raise ChannelError(f"no {turn.__name__!r}") from None
+        if isinstance(message, Fenced):
+            raise FencedError(message.why)
+        if isinstance(message, Go) and turn is not Go:
+            return self.wait(turn, timeout_s, token=token)
+        assert isinstance(message, turn), (message, turn)
         return message
 
 
@@ -247,8 +261,8 @@ class _Task(threading.Thread):
     def exhausted(self) -> bool:
         if not self.is_alive():
             return True
-        reports = [r for r in self.run_of.reports if r["stage"] == self.stage and r["index"] == self.index]
-        return bool(reports) and reports[-1]["exhausted"]
+        reports = [r for r in self.run_of.reports if r.place == (self.stage, self.index)]
+        return bool(reports) and reports[-1].exhausted
 
     def run(self) -> None:
         name = f"{id(self.run_of)}-{self.stage}-{self.index}-{self.query}".encode()

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import asdict
-from typing import Any, Protocol
+from typing import Protocol
 
 import psutil
 
 from headrace.measure.flows import Flow
 from headrace.measure.report import ChannelReport, Report, SubtaskReport
-from headrace.measure.wire import pack, pack_flow
+from headrace.runtime.messages import Reported
 from headrace.runtime.metering.stamps import Stamp
 from headrace.runtime.operators.operator import Operator
 from headrace.runtime.operators.usercode import Guard
@@ -26,7 +25,7 @@ from headrace.tokens import Token
 class Told(Protocol):
     """Whoever reports are sent to."""
 
-    def tell(self, kind: str, body: dict[str, Any]) -> None: ...
+    def tell(self, message: Reported) -> None: ...
 
 
 class Reporter:
@@ -62,25 +61,26 @@ class Reporter:
         flows = [flow for _, flow in measured]
         self._count(flows)
         cpu = self._process.cpu_times()
-        body = {
-            "stage": self._stage,
-            "index": self._index,
-            "token": str(self._token),
-            "pid": os.getpid(),
-            "at_us": now_us,
-            "report": pack(self._report(now_us, here)),
-            "flows": [pack_flow(flow) for flow in flows],
-            "cpu_s": cpu.user + cpu.system,
-            "rss_bytes": self._process.memory_info().rss,
-            "exhausted": exhausted,
-            "backlog": asdict(self._scheduler.backlog()),
-            "engines": {
-                operator.name: [operator.choice.engine, operator.choice.reason]
-                for operator in self._operators.values()
-                if isinstance(operator, Reduce) and operator.choice is not None
-            },
+        engines = {
+            operator.name: (operator.choice.engine, operator.choice.reason)
+            for operator in self._operators.values()
+            if isinstance(operator, Reduce) and operator.choice is not None
         }
-        self._control.tell("report", body)
+        reported = Reported(
+            self._stage,
+            self._index,
+            self._token,
+            pid=os.getpid(),
+            at_us=now_us,
+            cpu_s=cpu.user + cpu.system,
+            rss_bytes=self._process.memory_info().rss,
+            exhausted=exhausted,
+            engines=engines,
+            flows=tuple(flows),
+            report=self._report(now_us, here),
+            backlog=self._scheduler.backlog(),
+        )
+        self._control.tell(reported)
 
     def _report(self, now_us: int, subtasks: tuple[SubtaskReport, ...]) -> Report:
         """Named by the oldest settings that were in force at any time: here, or where its buffers were cut."""

@@ -1,0 +1,230 @@
+"""What subtasks and driver tell each other on the control channel: one type for each kind of message.
+
+A message is a map whose first entry is its kind, in msgpack. Reading one either gives a whole message, with all
+fields there and of their types, or a MessageError that names the kind: nothing is ever half read. What belongs to an
+attempt names it by its token.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+
+from headrace.errors import HeadraceError, MessageError, UserCodeError
+from headrace.measure.backlog import Backlog
+from headrace.measure.flows import Flow
+from headrace.measure.report import Report, plain
+from headrace.runtime.orders import Orders
+from headrace.runtime.plan import Description, Ticket
+from headrace.tokens import Token
+
+Place = tuple[int, int]
+"""Stage and subtask index."""
+
+
+class _Message(msgspec.Struct, frozen=True, tag_field="kind", forbid_unknown_fields=True):
+    """What all messages have in common on the wire."""
+
+
+class _FromSubtask(_Message, frozen=True):
+    """Says which subtask speaks."""
+
+    stage: int
+    index: int
+
+    @property
+    def place(self) -> Place:
+        return self.stage, self.index
+
+
+class Inventory(msgspec.Struct, frozen=True):
+    """The slices that a worker holds in memory for a stage: those of a version, and which group of how many."""
+
+    version: Token | None
+    group: int | None
+    groups: int
+
+
+class Hello(_FromSubtask, frozen=True, tag="hello"):
+    """HELLO: a subtask has started, in process ``pid`` that ``daemon`` forked on ``host``."""
+
+    query: int
+    epoch: int
+    inventory: Inventory | None
+    host: str
+    daemon: int
+    pid: int
+
+
+class Loaded(_FromSubtask, frozen=True, tag="loaded"):
+    """LOADED: a subtask has its state."""
+
+    token: Token
+
+
+class Described(_Message, frozen=True, tag="desc"):
+    """DESC: a subtask has made its part of the epoch durable."""
+
+    description: Description
+
+    @property
+    def place(self) -> Place:
+        return self.description.stage, self.description.index
+
+    @property
+    def token(self) -> Token:
+        return self.description.token
+
+
+class Reported(_FromSubtask, frozen=True, tag="report"):
+    """What a subtask measured in an interval, and what is not measurement: its process, memory and engines.
+
+    ``engines`` has for each reduce how it keeps its states, and why. ``exhausted``: its sources will read no more.
+    """
+
+    token: Token
+    pid: int
+    at_us: int
+    cpu_s: float
+    rss_bytes: int
+    exhausted: bool
+    engines: dict[str, tuple[str, str]]
+    flows: tuple[Flow, ...]
+    report: Report
+    backlog: Backlog
+
+
+class Failed(_Message, frozen=True, tag="failed"):
+    """A subtask's last words, or what the driver found wrong itself (then ``place`` may be None).
+
+    ``error`` is the name of the error's class, ``user_code`` what a UserCodeError is made of.
+    """
+
+    query: int
+    place: Place | None
+    error: str
+    text: str
+    user_code: tuple[str, str, str, str] | None = None
+
+    @staticmethod
+    def of(error: Exception, query: int, place: Place | None) -> Failed:
+        """What is told of an error, so that the driver can raise one like it."""
+        if isinstance(error, UserCodeError):
+            return Failed(query, place, UserCodeError.__name__, str(error), error.__reduce__()[1])
+        if isinstance(error, HeadraceError):
+            return Failed(query, place, type(error).__name__, str(error))
+        return Failed(query, place, "Exception", f"{type(error).__name__}: {error}")
+
+
+class Rows(_Message, frozen=True, tag="rows"):
+    """Rows that the driver is to show, as JSON data."""
+
+    step: str
+    rows: list[dict[str, Any]]
+
+
+class ClockAsked(_Message, frozen=True, tag="clock"):
+    """A worker asks for the driver's time."""
+
+    sent_us: int
+
+
+class Planned(_Message, frozen=True, tag="plan"):
+    """PLAN: a subtask's part in the attempt that begins."""
+
+    ticket: Ticket
+
+    @property
+    def token(self) -> Token:
+        return self.ticket.token
+
+
+class Go(_Message, frozen=True, tag="go"):
+    """GO: all have loaded; sources may read."""
+
+    token: Token
+
+
+class Sealed(_Message, frozen=True, tag="sealed"):
+    """SEALED: the attempt's manifest is durable, so Spark's task may end."""
+
+    token: Token
+
+
+class Fenced(_Message, frozen=True, tag="fenced"):
+    """FENCED: the subtask is no longer wanted, and should give up."""
+
+    why: str
+
+
+class Ordered(_Message, frozen=True, tag="orders"):
+    """What to do from now on, for subtasks of one attempt."""
+
+    token: Token
+    orders: Orders
+
+
+class ClockTold(_Message, frozen=True, tag="clock"):
+    """The driver's time, in answer to what was asked at ``sent_us``; ``clock`` names the driver's clock."""
+
+    sent_us: int
+    clock: str
+    received_us: int
+    answered_us: int
+
+
+class Ping(_Message, frozen=True, tag="ping"):
+    """Only tests whether a worker can be reached."""
+
+
+ToDriver = Hello | Loaded | Described | Reported | Failed | Rows | ClockAsked
+ToWorker = Planned | Go | Sealed | Fenced | Ordered | ClockTold | Ping
+Reply = tuple[bytes, ToWorker]
+"""To whom, and what."""
+
+_ENCODER = msgspec.msgpack.Encoder(enc_hook=plain)
+_TO_DRIVER = msgspec.msgpack.Decoder(ToDriver)
+_TO_WORKER = msgspec.msgpack.Decoder(ToWorker)
+_KIND_FIRST = re.compile(rb".\xa4kind([\xa0-\xbf])", re.DOTALL)
+"""A map's head, the name of its first entry, and the head of a short string: how all messages begin."""
+
+
+def encode(message: ToDriver | ToWorker) -> bytes:
+    """The bytes of a message."""
+    return _ENCODER.encode(message)
+
+
+def read_as_driver(data: bytes) -> ToDriver:
+    """A message from a worker; MessageError if it is none."""
+    try:
+        message: ToDriver = _TO_DRIVER.decode(data)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise _refusal(data, error) from error
+    return message
+
+
+def read_as_worker(data: bytes) -> ToWorker:
+    """A message from the driver; MessageError if it is none."""
+    try:
+        message: ToWorker = _TO_WORKER.decode(data)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise _refusal(data, error) from error
+    return message
+
+
+def kind_of(data: bytes) -> str | None:
+    """A message's kind, also of one that is cut off or otherwise unreadable; None if even that cannot be told."""
+    found = _KIND_FIRST.match(data)
+    if found is None:
+        return None
+    size = found[1][0] & 0x1F
+    kind = data[found.end() : found.end() + size]
+    return kind.decode(errors="replace") if len(kind) == size else None
+
+
+def _refusal(data: bytes, error: Exception) -> MessageError:
+    kind = kind_of(data)
+    what = f"of kind {kind!r}" if kind is not None else "of no kind that can be read"
+    return MessageError(f"a control message {what} was refused ({len(data)} bytes): {error}")
