@@ -20,7 +20,12 @@ job = hr.Job("frequent-users")
     job.source("clicks", hr.generate(clicks, total=100_000))
     .key_by("user")
     .window(hr.whole_input())
-    .reduce(name="frequent", clicks=hr.count(), at_least={"clicks": 50}, memory="1 MB", engine="dinc")
+    .reduce(
+        name="frequent",
+        state=hr.keep(memory="1 MB", engine="dinc"),
+        emit=hr.at_least(clicks=50),
+        clicks=hr.count(),
+    )
     .sink("out", hr.console(limit=10))
 )
 

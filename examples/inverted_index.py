@@ -24,7 +24,7 @@ job = hr.Job("inverted-index")
     .flat_map(words, name="words", returns={"word": "string", "line": "int64"})
     .key_by("word")
     .window(hr.whole_input())
-    .reduce(name="index", lines=hr.collect("line"), memory="100 KB")
+    .reduce(name="index", state=hr.keep(memory="100 KB"), lines=hr.collect_list("line"))
     .sink("out", hr.console(limit=10))
 )
 

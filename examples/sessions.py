@@ -24,7 +24,7 @@ visits = job.source("visits", hr.replay(HERE / "data/visits.csv"), event_time="a
 
 sessions = (
     visits.key_by("user")
-    .window(hr.session("30 min"))
+    .window(hr.session_window("30 min"))
     .reduce(name="sessions", visits=hr.count(), seconds=hr.sum("seconds"), path=path)
 )
 

@@ -23,7 +23,7 @@ job = hr.Job("trigrams")
     .flat_map(trigrams, name="trigrams")
     .key_by("trigram")
     .window(hr.whole_input())
-    .reduce(name="count", n=hr.count(), at_least={"n": 2}, memory="100 KB")
+    .reduce(name="count", state=hr.keep(memory="100 KB"), emit=hr.at_least(n=2), n=hr.count())
     .sink("out", hr.console(limit=10))
 )
 

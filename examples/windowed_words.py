@@ -22,7 +22,7 @@ job = hr.Job("windowed-words")
     .flat_map(words, name="words")
     .key_by("word")
     .window(hr.tumbling("30 s"))
-    .reduce(name="count", n=hr.count(), at_least={"n": 100})
+    .reduce(name="count", emit=hr.at_least(n=100), n=hr.count())
     .sink("out", hr.console(limit=10))
 )
 

@@ -14,38 +14,84 @@ Write a workflow, say how late a result may be, run it::
 from typing import TYPE_CHECKING, Any
 
 from headrace.api.job import Job
+from headrace.api.keyed import KeyedStream
 from headrace.api.keyedstate import mapping, queue, value
-from headrace.api.reducers import count, distinct, first, last, max, mean, min, quantile, reducer, sum, top_k
-from headrace.api.stream import KeyedStream, Stream
-from headrace.api.windows import count_window, session, sliding, tumbling, versioned, whole_input
+from headrace.api.options import StepSettings
+from headrace.api.reducers import (
+    collect_list,
+    count,
+    count_distinct,
+    first,
+    last,
+    max,
+    mean,
+    min,
+    quantile,
+    reducer,
+    sum,
+    top_k,
+)
+from headrace.api.reducing import at_least, keep, shed
+from headrace.api.stream import Record, Stream
+from headrace.api.windows import count_window, session_window, sliding, tumbling, versioned, whole_input
 from headrace.connect.callback import callback
+from headrace.connect.collect import rows
 from headrace.connect.console import console
 from headrace.connect.files import files
 from headrace.connect.generate import generate
 from headrace.connect.jsonl import jsonl
 from headrace.connect.parquet import parquet
 from headrace.connect.replay import replay
+from headrace.connect.sink import Sink
 from headrace.connect.sockets import socket
-from headrace.errors import HeadraceError
-from headrace.launch import collect, run, start
+from headrace.connect.source import Source
+from headrace.errors import (
+    ConfigError,
+    CorruptionError,
+    DataError,
+    EnvironmentMissingError,
+    FencedError,
+    GraphError,
+    HeadraceError,
+    RunFailedError,
+    SchemaError,
+    StateError,
+    UnitError,
+    UserCodeError,
+)
+from headrace.graph.reduction import Reducer
+from headrace.graph.windowing import CountWindow, SessionWindow, TimeWindow, WholeInput, Window
+from headrace.launch import RunOptions, collect, run, start
 
 if TYPE_CHECKING:
     from headrace.connect.dataframe import dataframe
+    from headrace.spark.handle import Run
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "HeadraceError", "Job", "KeyedStream", "Stream",
-    "callback", "collect", "console", "count", "count_window", "dataframe", "distinct", "files", "first", "generate",
-    "jsonl", "last", "mapping", "max", "mean", "min", "parquet", "quantile", "queue", "reducer", "replay", "run",
-    "session", "sliding", "socket", "start", "sum", "top_k", "tumbling", "value", "versioned", "whole_input",
+    "ConfigError", "CorruptionError", "CountWindow", "DataError", "EnvironmentMissingError", "FencedError", "GraphError",
+    "HeadraceError", "Job", "KeyedStream", "Record", "Reducer", "Run", "RunFailedError", "RunOptions", "SchemaError",
+    "SessionWindow", "Sink", "Source", "StateError", "StepSettings", "Stream", "TimeWindow", "UnitError",
+    "UserCodeError", "WholeInput", "Window",
+    "at_least", "callback", "collect", "collect_list", "console", "count", "count_distinct", "count_window", "dataframe",
+    "files", "first", "generate", "jsonl", "keep", "last", "mapping", "max", "mean", "min", "parquet", "quantile", "queue",
+    "reducer", "replay", "rows", "run", "session_window", "shed", "sliding", "socket", "start", "sum", "top_k",
+    "tumbling", "value", "versioned", "whole_input",
 ]  # fmt: skip
+
+_RENAMED = {"session": "session_window", "distinct": "count_distinct"}
 
 
 def __getattr__(name: str) -> Any:
-    """``dataframe`` needs pyspark, which takes a while to import: only when asked for."""
+    """What needs pyspark, which takes a while to import, is imported when it is asked for."""
     if name == "dataframe":
         from headrace.connect.dataframe import dataframe
 
         return dataframe
-    raise AttributeError(f"module 'headrace' has no attribute {name!r}")
+    if name == "Run":
+        from headrace.spark.handle import Run
+
+        return Run
+    now = f"; it is now hr.{_RENAMED[name]}" if name in _RENAMED else ""
+    raise AttributeError(f"module 'headrace' has no attribute {name!r}{now}")

@@ -6,15 +6,13 @@ import os
 import re
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
-from headrace.api.job import Jobs
-from headrace.api.reducers import collect as collect_values
-from headrace.config import Mode, Settings
-from headrace.connect.collect import CollectHere, read_collected
-from headrace.errors import ConfigError
+from headrace.api.job import Jobs, graph_of
+from headrace.config import RunSettings, Settings, default_settings, spelled_out
+from headrace.connect.collect import read_collected
+from headrace.errors import ConfigError, GraphError
 from headrace.graph.nodes import SinkNode
-from headrace.graph.reduction import Aggregate
 from headrace.signals import StopWish
 from headrace.units import Duration, duration_s
 
@@ -24,63 +22,77 @@ if TYPE_CHECKING:
     from headrace.spark.handle import Run
 
 
-def start(
-    job: Jobs,
-    *,
-    mode: Mode = "realtime",
-    spark: SparkSession | None = None,
-    master: str = "local[*]",
-    checkpoint: str | Path | None = None,
-    observe_only: bool = False,
-    trace: str | Path | None = None,
-    seconds: Duration | None = None,
-    log_level: str = "OFF",
-    collecting: bool = False,
-    **settings: Any,
-) -> Run:
+class RunOptions(RunSettings, total=False):
+    """What ``hr.run``, ``hr.start`` and ``hr.collect`` take: where and how long a job runs, and its settings."""
+
+    spark: SparkSession | None
+    """A session of your own, checked for the settings that the mode needs; else one is made for ``master``."""
+    master: str
+    """Where Spark runs: ``local[n]``, ``local-cluster[…]``, ``spark://…``, ``yarn``, ``k8s://…``."""
+    checkpoint: str | Path | None
+    """Where state lives: a run on the same directory goes on where the last one committed. Without it, state is
+    temporary."""
+    seconds: Duration | None
+    """Ends the run cleanly after so long."""
+    observe_only: bool
+    """The controller decides and journals, but does not act."""
+    trace: str | Path | None
+    """A file for what the controller saw, from which ``headrace.control.loop.replay`` gives the same decisions."""
+    log_level: str
+    """What Spark itself logs."""
+    collecting: bool
+    """Keep the rows of every sink for ``handle.rows(sink)`` instead of writing them."""
+
+
+RUN_DEFAULTS: dict[str, Any] = default_settings() | {
+    "spark": None, "master": "local[*]", "checkpoint": None, "seconds": None, "observe_only": False, "trace": None,
+    "log_level": "OFF", "collecting": False,
+}  # fmt: skip
+_OWN = tuple(RunOptions.__annotations__.keys() - RunSettings.__annotations__.keys())
+_with_run_options = spelled_out(RunOptions, RUN_DEFAULTS)
+
+
+@_with_run_options
+def start(job: Jobs, **options: Unpack[RunOptions]) -> Run:
     """Start a job, or several together, and return a handle: ``wait() stop() status() latency() decisions() rows(sink)``.
 
-    ``spark``: a session of your own, checked for the settings the mode needs; else one is made for
-    ``master``. ``checkpoint``: where state lives; a run on the same directory goes on where the last
-    one committed. Without it the state is temporary. ``seconds`` ends the run cleanly after a while.
-    ``observe_only``: the controller decides and journals, but does not act. ``trace``: a file for what it
-    saw, from which ``headrace.control.loop.replay`` gives the same decisions.
-
-    Jobs that start together are one query on Spark: what is equal in them runs once (``share=False``: nothing
-    is), and each step's name has its job's name and a dot in front.
-
-    Other settings are those of ``headrace.config.Settings``: ``epoch="30 s"``, ``cut="5 ms"``, …
+    Options and settings are described in ``docs/api.md``. Jobs that start together are one query on Spark: what is
+    equal in them runs once (``share=False``: nothing is), and each step's name has its job's name and a dot in front.
     """
     from headrace.driver.planning import plan_job
     from headrace.spark.handle import Run, temporary_checkpoint
     from headrace.spark.session import open_session, prepare
 
-    chosen = Settings.of(mode=mode, **settings)
+    chosen: dict[str, Any] = {**{name: RUN_DEFAULTS[name] for name in _OWN}, **options}
+    own = {name: chosen.pop(name) for name in _OWN}
+    settings, checkpoint, session = Settings.of(**chosen), own["checkpoint"], own["spark"]
     directory = temporary_checkpoint() if checkpoint is None else Path(checkpoint).expanduser().resolve()
-    session = spark
     try:
-        plan = plan_job(job, directory, chosen, collect=collecting)
+        plan = plan_job(job, directory, settings, collect=own["collecting"])
         if session is None:
-            session = open_session(mode, _with_slots(master, plan.layout.slots), plan.graph.job, log_level=log_level)
+            master = _with_slots(own["master"], plan.layout.slots)
+            session = open_session(settings.mode, master, plan.graph.job, log_level=own["log_level"])
         else:
-            prepare(session, mode)
+            prepare(session, settings.mode)
         run = Run(
-            plan, session, own_session=spark is None, temporary=checkpoint is None, observe_only=observe_only,
-            trace=Path(trace).expanduser().resolve() if trace is not None else None,
+            plan, session, own_session=own["spark"] is None, temporary=checkpoint is None,
+            observe_only=own["observe_only"],
+            trace=Path(own["trace"]).expanduser().resolve() if own["trace"] is not None else None,
         )  # fmt: skip
     except BaseException:
-        if session is not None and spark is None:
+        if session is not None and own["spark"] is None:
             session.stop()
         if checkpoint is None:
             shutil.rmtree(directory, ignore_errors=True)
         raise
-    return run.start(duration_s(seconds, "seconds") if seconds is not None else None)
+    return run.start(duration_s(own["seconds"], "seconds") if own["seconds"] is not None else None)
 
 
-def run(job: Jobs, **options: Any) -> Run:
+@_with_run_options
+def run(job: Jobs, **options: Unpack[RunOptions]) -> Run:
     """Run a job, or several together, until its input ends, ``seconds`` are over, or it is interrupted; see ``start``.
 
-    Ctrl-C and SIGTERM end and commit the running epoch before the job stops.
+    Ctrl-C and SIGTERM end and commit the running epoch before the job stops. A temporary checkpoint is deleted.
     """
     with StopWish() as wish:
         handle = start(job, **options)
@@ -91,35 +103,45 @@ def run(job: Jobs, **options: Any) -> Run:
                     handle.stop()
         finally:
             if handle.status().state in ("finished", "stopped", "failed"):
-                handle.forget()
+                handle.delete_temporary_checkpoint()
     return handle
 
 
-@overload
-def collect(what: str) -> Aggregate: ...
-@overload
-def collect(what: None = None) -> CollectHere: ...
-@overload
-def collect(what: Jobs, **options: Any) -> Any: ...
-def collect(what: str | Jobs | None = None, **options: Any) -> Any:
-    """Three things by one name, told apart by what they are given.
+Rows = list[dict[str, Any]]
 
-    ``hr.collect(job)`` runs a bounded job in batch mode and returns its rows (a list, or a list per
-    sink if there are several). ``hr.collect()`` is a sink whose rows ``handle.rows(name)`` returns.
-    ``hr.collect("column")`` is the reducer that gathers a column's values in a list.
+
+@overload
+def collect(job: Jobs, *, by_sink: Literal[False] = False, **options: Unpack[RunOptions]) -> Rows: ...
+@overload
+def collect(job: Jobs, *, by_sink: Literal[True], **options: Unpack[RunOptions]) -> dict[str, Rows]: ...
+@_with_run_options
+def collect(job: Jobs, *, by_sink: bool = False, **options: Unpack[RunOptions]) -> Rows | dict[str, Rows]:
+    """Run a job on input that ends, in batch mode unless ``mode`` says otherwise, and return its rows.
+
+    Nothing is written to the job's sinks. A job that ends in several sinks needs ``by_sink=True``, and its rows come
+    by the names of the sinks.
     """
-    if isinstance(what, str):
-        return collect_values(what)
-    if what is None:
-        return CollectHere()
-    handle = start(what, **{"mode": "batch", "collecting": True, **options})
+    if isinstance(job, str):
+        raise GraphError(f"hr.collect runs a job; the reducer is hr.collect_list({job!r})")
+    ends = _ends(job)
+    if len(ends) > 1 and not by_sink:
+        raise GraphError(f"the job has {len(ends)} ends, {', '.join(ends)}: ask for all, hr.collect(job, by_sink=True)")
+    options.setdefault("mode", "batch")
+    options["collecting"] = True
+    handle = start(job, **options)
     try:
         handle.wait()
         sinks = {n.name: n.sink for n in handle.plan.graph.nodes if isinstance(n, SinkNode)}
         rows = {name: read_collected(sink.directory).to_pylist() for name, sink in sinks.items()}  # type: ignore[attr-defined]
     finally:
-        handle.forget()
-    return next(iter(rows.values())) if len(rows) == 1 else rows
+        handle.delete_temporary_checkpoint()
+    return rows if by_sink else next(iter(rows.values()))
+
+
+def _ends(job: Jobs) -> list[str]:
+    """Steps that nothing follows: sinks, and others that no sink receives."""
+    graph = graph_of(job, need_sink=False)
+    return [node.name for node in graph.nodes if not graph.consumers(node.name)]
 
 
 def _with_slots(master: str, slots: int) -> str:

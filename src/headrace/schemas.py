@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from headrace.errors import SchemaError
 
-SchemaLike: TypeAlias = Any
+SchemaLike: TypeAlias = pa.Schema | Mapping[str, str | type | pa.DataType]
 """A ``pyarrow.Schema``, or a mapping of column names to Arrow type names."""
 _ALIASES = {"int": "int64", "float": "float64", "str": "string", "bytes": "binary", "timestamp": "timestamp[us]"}
 

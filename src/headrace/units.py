@@ -19,6 +19,9 @@ _SIZES = {
 _QUANTITY = re.compile(r"\s*([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*([a-z]*)\s*", re.IGNORECASE)
 
 Duration = str | float | int | timedelta
+"""Time as users write it: ``"200 ms"``, seconds as a number, or a timedelta."""
+Size = str | int
+"""Memory as users write it: ``"64 MB"``, or a number of bytes."""
 
 
 def duration_s(value: Duration, what: str = "duration") -> float:
@@ -100,3 +103,15 @@ def in_words(seconds: float) -> str:
     if seconds < 60:
         return f"{seconds:.3g} s"
     return f"{seconds / 60:.3g} min" if seconds < 3600 else f"{seconds / 3600:.3g} h"
+
+
+def size_in_words(size: int) -> str:
+    """Bytes for people, exactly where they are a whole number of a unit.
+
+    >>> size_in_words(64_000_000), size_in_words(1536)
+    ('64 MB', '1.54 KB')
+    """
+    for unit, factor in (("GB", 10**9), ("MB", 10**6), ("KB", 10**3)):
+        if size >= factor:
+            return f"{size / factor:.3g} {unit}"
+    return f"{size} B"

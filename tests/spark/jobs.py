@@ -66,9 +66,9 @@ def sliding_stats() -> tuple[hr.Job, Rows]:
 
 def sessions() -> tuple[hr.Job, Rows]:
     job = hr.Job("sessions")
-    _clicks(job).filter(lambda r: r["price"] % 3 == 0, name="some").key_by("user").window(hr.session("500 ms")).reduce(
-        name="visits", clicks=hr.count(), pages=hr.distinct("page")
-    )
+    _clicks(job).filter(lambda r: r["price"] % 3 == 0, name="some").key_by("user").window(
+        hr.session_window("500 ms")
+    ).reduce(name="visits", clicks=hr.count(), pages=hr.count_distinct("page"))
     by_user: dict[str, Rows] = defaultdict(list)
     for r in sorted(ALL, key=lambda r: r["ts"]):
         if r["price"] % 3 == 0:
@@ -233,7 +233,7 @@ def unchained_quantiles() -> tuple[hr.Job, Rows]:
     doubled = job.source("rows", scripted(rows), event_time="ts").map(
         lambda r: {**r, "v": r["v"] * 2}, name="double", chain=False
     )
-    doubled.key_by("k").window(hr.count_window(20)).reduce(name="per20", top=hr.top_k("v", 3), all=hr.collect("v"))
+    doubled.key_by("k").window(hr.count_window(20)).reduce(name="per20", top=hr.top_k("v", 3), all=hr.collect_list("v"))
     expected = []
     for k in "ab":
         mine = [{**r, "v": r["v"] * 2} for r in rows if r["k"] == k]

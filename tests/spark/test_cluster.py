@@ -25,7 +25,7 @@ def test_subtasks_move_between_executors(tmp_path: Any) -> None:
     job = hr.Job("cluster")
     source = hr.generate(numbered, rate=f"{RATE}/s", total=RATE * SECONDS)
     counted = job.source("items", source, event_time="ts").key_by("key").window(hr.tumbling("1 s"))
-    counted.reduce(name="n", n=hr.count(), total=hr.sum("n")).sink("out", hr.collect())
+    counted.reduce(name="n", n=hr.count(), total=hr.sum("n")).sink("out", hr.rows())
     # Epochs of 5 s, so that half of one is repeated after a failure: on a cluster their length is chosen at the start.
     run = hr.start(job, master="local-cluster[2,4,1024]", recovery="2.5 s", checkpoint=tmp_path)
     run.wait()
@@ -59,7 +59,7 @@ def test_executors_come_and_go_with_the_load(tmp_path: Path) -> None:
     items = job.source("items", hr.generate(numbered, rate=f"{RATE}/s"), event_time="ts", parallelism=1)
     worked = items.map(work, name="work", parallelism=(1, 1, 5))
     counted = worked.key_by("key").window(hr.tumbling("1 s")).reduce(name="n", n=hr.count(), total=hr.sum("n"))
-    counted.sink("out", hr.collect())
+    counted.sink("out", hr.rows())
     job.constrain(items >> worked, mean="200 ms", over="2 s")
     run = hr.start(
         job, master="local-cluster[2,4,1024]", epoch="2 s", parallelism=1, report="500 ms", checkpoint=tmp_path / "state",

@@ -22,7 +22,7 @@ def test_a_run_is_controlled_and_overruled(spark: Any) -> None:
     work = source.map_batch(lambda batch: batch, name="work", parallelism=(1, 1, 2))
     more = work.map_batch(lambda batch: batch, name="more")
     sums = more.key_by("k").window(hr.whole_input()).reduce(name="sums", n=hr.count(), v=hr.sum("v"))
-    sums.sink("out", hr.collect())
+    sums.sink("out", hr.rows())
     job.constrain(source >> more, mean="1 ms", over="2 s")  # kept by no pipe between two processes
     run = hr.start(
         job, spark=spark, parallelism=1, report="500 ms", chaining="dynamic", schedule="direct", executors=(1, 2)
@@ -49,4 +49,4 @@ def test_a_run_is_controlled_and_overruled(spark: Any) -> None:
         rows = {row["k"]: (row["n"], row["v"]) for row in run.rows("out")}
         assert rows == {k: (TOTAL // 5, sum(range(k, TOTAL, 5))) for k in range(5)}
     finally:
-        run.forget()
+        run.delete_temporary_checkpoint()

@@ -23,7 +23,7 @@ def test_recovery_and_measured_gaps_decide_and_the_journal_says_so(spark: Any) -
     try:
         assert run.wait(90)
     finally:
-        run.forget()
+        run.delete_temporary_checkpoint()
     first, *_ = [event.detail for event in run.decisions() if event.what == "epoch"]
     assert first.startswith("epochs of 6 s, by usual gaps of 500 ms: ") and "repeats 3 s of input" in first
     assert run.status().committed_epochs >= 3 and len(run.gaps_s) >= 2, "16 s of input in epochs of 6 s"

@@ -31,7 +31,7 @@ def _job(rows: Any, **options: Any) -> hr.Job:
     checked = job.source("rows", rows, event_time="ts").map(
         _fails_at_40, name="check", returns={"k": "int64", "v": "int64", "ts": "int64"}
     )
-    checked.key_by("k").window(hr.tumbling("1 s")).reduce(name="n", n=hr.count()).sink("out", hr.collect())
+    checked.key_by("k").window(hr.tumbling("1 s")).reduce(name="n", n=hr.count()).sink("out", hr.rows())
     return job
 
 
@@ -80,7 +80,7 @@ def test_a_worker_that_hangs_is_noticed_by_its_lease_and_answers_are_exact(
 ) -> None:
     job = hr.Job("hanging")
     source = hr.generate(lambda n: {"k": n % 5}, rate="500/s", total=3500)
-    job.source("items", source).key_by("k").reduce(name="n", n=hr.count()).sink("out", hr.collect())
+    job.source("items", source).key_by("k").reduce(name="n", n=hr.count()).sink("out", hr.rows())
     run = hr.start(job, spark=spark, checkpoint=tmp_path, epoch="2 s", lease="3 s")
     _until(lambda: run.status().committed_epochs >= 1 and len(run.worker_pids()) == 4)
     time.sleep(moment_s)  # in the middle of an epoch, and at its end
@@ -120,7 +120,7 @@ def _until(done: Callable[[], bool]) -> None:
 def test_a_second_driver_is_refused_and_the_first_unharmed(spark: Any, tmp_path: Any) -> None:
     job = hr.Job("live")
     source = hr.generate(lambda n: {"k": n % 2}, rate="100/s")
-    job.source("items", source).key_by("k").reduce(name="n", n=hr.count()).sink("out", hr.collect())
+    job.source("items", source).key_by("k").reduce(name="n", n=hr.count()).sink("out", hr.rows())
     run = hr.start(job, spark=spark, checkpoint=tmp_path)
     try:
         with pytest.raises(FencedError, match="in use by another driver"):
@@ -137,7 +137,7 @@ def test_a_stopped_job_goes_on_where_it_was(spark: Any, tmp_path: Any) -> None:
         job = hr.Job("resumed")
         source = hr.generate(lambda n: {"k": n % 5, "n": n}, rate="400/s", total=2400)
         totals = job.source("items", source).key_by("k").reduce(name="n", n=hr.count(), total=hr.sum("n"))
-        totals.sink("out", hr.collect())
+        totals.sink("out", hr.rows())
         return job
 
     first = hr.start(make(), spark=spark, checkpoint=tmp_path, seconds=2)
@@ -161,7 +161,7 @@ def test_a_users_session_is_checked_for_what_it_lacks(tmp_path: Any) -> None:
         ".config('spark.driver.host', '127.0.0.1').getOrCreate()\n"
         "job = hr.Job('own')\n"
         "rows = job.source('rows', hr.generate(lambda n: {'k': n % 2}, total=100))\n"
-        "rows.key_by('k').reduce(name='n', n=hr.count()).sink('out', hr.collect())\n"
+        "rows.key_by('k').reduce(name='n', n=hr.count()).sink('out', hr.rows())\n"
         "try:\n    hr.run(job, spark=session)\nexcept hr.HeadraceError as error:\n    print('REFUSED', error)\n"
         "print('BATCH', sorted((r['k'], r['n']) for r in hr.collect(job, spark=session)))\n"
         "session.stop()\n"
@@ -177,7 +177,7 @@ def test_state_beyond_memory_survives_a_killed_worker(spark: Any, tmp_path: Any)
     job = hr.Job("bounded")
     source = hr.generate(lambda n: {"k": (n * 7919) % 6000}, rate="6000/s", total=60_000)
     counted = job.source("items", source).key_by("k").window(hr.whole_input())
-    counted.reduce(name="n", n=hr.count(), memory="300 KB").sink("out", hr.collect())
+    counted.reduce(name="n", state=hr.keep(memory="300 KB"), n=hr.count()).sink("out", hr.rows())
     run = hr.start(job, spark=spark, checkpoint=tmp_path, epoch="3 s", chunk="500 ms")
     _until(lambda: run.status().committed_epochs >= 1 and len(run.worker_pids()) == 4)
     _kill_at_work(run)

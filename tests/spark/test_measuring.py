@@ -34,7 +34,7 @@ def test_the_driver_has_figures_of_every_step_and_channel(spark: Any) -> None:
         while not run.wait(0.1):  # figures are of now: at the end there are none any more
             status = max(run.status(), status, key=lambda seen: len(seen.channels))
     finally:
-        run.forget()
+        run.delete_temporary_checkpoint()
     heard, latency = run.reports(), run.latency()
     assert latency.keys() == {"first", "work", "sink"} and all(figures.n == TOTAL for figures in latency.values())
     assert status.steps.keys() == {"src", "first", "work", "sink"} and status.steps["src"].latency_ms is None

@@ -16,14 +16,9 @@ def test_three_modes_give_the_reference_answer(make: Any, spark: Any) -> None:
     answers = {}
     for mode in ("realtime", "microbatch", "batch"):
         job, expected = make()
-        rows = hr.collect(job, mode=mode, spark=spark, epoch="2 s")
-        if isinstance(rows, dict):
-            answers[mode] = {name: canonical(part) for name, part in rows.items()}
-            main = next(iter(answers[mode].values()))
-        else:
-            answers[mode] = canonical(rows)
-            main = answers[mode]
-        assert main == canonical(expected), mode
+        rows = hr.collect(job, by_sink=True, mode=mode, spark=spark, epoch="2 s")
+        answers[mode] = {name: canonical(part) for name, part in rows.items()}
+        assert next(iter(answers[mode].values())) == canonical(expected), mode
     assert answers["realtime"] == answers["microbatch"] == answers["batch"]
 
 
@@ -39,7 +34,7 @@ def test_jobs_that_run_together(mode: str, spark: Any) -> None:
             (sink,) = [name for name in run.plan.graph.by_name if name.startswith(job.name) and "collected" in name]
             assert canonical(run.rows(sink)) == canonical(expected), job.name
     finally:
-        run.forget()
+        run.delete_temporary_checkpoint()
 
 
 def test_dataframe_source_in_batch_mode(spark: Any) -> None:
@@ -64,7 +59,7 @@ def test_streaming_dataframe_in_microbatch_mode(spark: Any, tmp_path: Any) -> No
     stream = spark.readStream.schema("k long, v long").option("maxFilesPerTrigger", "1").json(str(tmp_path / "in"))
     job = hr.Job("stream-frame")
     totals = job.source("rows", hr.dataframe(stream)).key_by("k").reduce(name="total", n=hr.count(), s=hr.sum("v"))
-    totals.sink("out", hr.collect())
+    totals.sink("out", hr.rows())
     run = hr.start(job, mode="microbatch", spark=spark)
     try:
         wanted = {k: (60, sum(range(k, 300, 5))) for k in range(5)}
@@ -75,4 +70,4 @@ def test_streaming_dataframe_in_microbatch_mode(spark: Any, tmp_path: Any) -> No
         assert last == wanted
     finally:
         run.stop()
-        run.forget()
+        run.delete_temporary_checkpoint()

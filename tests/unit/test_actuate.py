@@ -38,7 +38,7 @@ def job(*bounds: str) -> hr.Job:
     s = job.source("s", scripted([{"k": 1, "t": 1}]), event_time="t", parallelism=2)
     work = s.map(dict, name="first").map(dict, name="work", parallelism=(1, 2, 4)).map(dict, name="more")
     count = work.key_by("k").window(hr.tumbling("1 s")).reduce(name="count", n=hr.count(), parallelism=(1, 2, 3))
-    count.sink("out", hr.collect())
+    count.sink("out", hr.rows())
     for bound in bounds or ("50 ms",):
         job.constrain(s >> count, mean=bound, over="5 s")
     return job

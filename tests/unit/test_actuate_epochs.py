@@ -14,7 +14,7 @@ P99 = ({"p99": "60 ms"},)
 
 def test_an_explicit_length_stays_and_others_are_ours_to_choose() -> None:
     assert not is_automatic(planned(bounds=P99, epoch="30 s"))
-    assert not is_automatic(planned(bounds=P99, epoch_s=30.0))
+    assert not is_automatic(planned(bounds=P99, epoch=30.0))
     assert planned(bounds=P99, epoch="30 s").settings.epoch_s == 30.0
     assert not is_automatic(planned(bounds=()))
     assert is_automatic(planned(bounds=P99))

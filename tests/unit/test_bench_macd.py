@@ -39,7 +39,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Stored:
 def test_variants_give_the_same_answers(shared, kept) -> None:
     job = hr.Job("macd")
     trades = job.source("trades", hr.generate(kept, total=TRADES.total, due="due_us"), event_time="at")
-    averages(trades.map_batch(without_due, name="prices"), combine=shared).sink("out", hr.collect())
+    averages(trades.map_batch(without_due, name="prices"), combine=shared).sink("out", hr.rows())
     rows = run_local(job, share=shared)["out"]
     end_s, symbol, macd = (np.array([row[name] for row in rows]) for name in ("end_s", "symbol", "macd"))
     assert differences(reference(TRADES), Answers(end_s * SYMBOLS + symbol, macd)) == NONE

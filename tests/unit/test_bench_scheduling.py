@@ -22,7 +22,7 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("schedule", ["direct", "odf", "mem", "hybrid"])
 def test_the_workflow_answers_the_same_under_every_schedule(schedule: str) -> None:
-    job = burst_job(hr.generate(numbered, total=405, due="due_us"), lambda step: hr.collect())
+    job = burst_job(hr.generate(numbered, total=405, due="due_us"), lambda step: hr.rows())
     rows = run_local(job, parallelism=1, schedule=schedule, budget="200 KB", poll_rows=40)
     assert sorted(row["number"] for row in rows["out-C"]) == list(range(0, 405, 2))
     assert sorted(row["number"] for row in rows["out-E"]) == list(range(0, 405, 10))

@@ -76,6 +76,6 @@ def test_generated_and_replayed_trades_are_the_same(tmp_path) -> None:
     ):
         job = hr.Job("trades")
         stream = job.source("trades", source, event_time="at")
-        stream.sink("out", hr.collect())
+        stream.sink("out", hr.rows())
         found.append(sorted((r["at"], r["symbol"], r["cents"]) for r in run_local(job)["out"]))
     assert found[0] == found[1] and len(found[0]) == trades.total

@@ -16,12 +16,13 @@ from headrace.model.hashcost import inc_buckets, inc_io_pages
 KB = 1024
 
 
-def cost(tmp_path: Path, lines: int = 20_000, **options: Any) -> ReduceCost:
+def cost(tmp_path: Path, lines: int = 20_000, emit: Any = None, **kept: Any) -> ReduceCost:
     path = tmp_path / "in.jsonl"
     path.write_text('{"k": "some key"}\n' * lines)
     job = hr.Job("sizes")
     keyed = job.source("in", hr.replay(path)).key_by("k").window(hr.whole_input())
-    keyed.reduce(name="n", n=hr.count(), parallelism=1, **options).sink("out", hr.console())
+    reduced = keyed.reduce(name="n", state=hr.keep(**kept), emit=emit, parallelism=1, n=hr.count())
+    reduced.sink("out", hr.console())
     (made,) = reduce_costs(plan_job(job, tmp_path / "nowhere", Settings.of(mode="batch")))
     return made
 
@@ -51,11 +52,11 @@ def test_mr_hash_writes_all_and_reads_it(tmp_path: Path) -> None:
 def test_sizes_that_are_not_known(tmp_path: Path) -> None:
     job = hr.Job("unknown")
     made = job.source("in", hr.generate(lambda n: {"k": n}, total=10)).key_by("k").window(hr.whole_input())
-    made.reduce(name="n", n=hr.count(), memory="1 MB").sink("out", hr.console())
+    made.reduce(name="n", state=hr.keep(memory="1 MB"), n=hr.count()).sink("out", hr.console())
     (unknown,) = reduce_costs(plan_job(job, tmp_path, Settings.of(mode="batch")))
     assert unknown.fits is None and unknown.moved_bytes is None and "not known" in unknown.sentence()
-    asked = {"memory": "1 MB", "coverage": 0.5, "at_least": {"n": 900}, "expect": 1000}
-    assert cost(tmp_path, **asked).input_bytes == 1000 * 20
+    asked = {"memory": "1 MB", "coverage": 0.5, "max_records": 1000}
+    assert cost(tmp_path, emit=hr.at_least(n=900), **asked).input_bytes == 1000 * 20
 
 
 @pytest.mark.parametrize(("lines", "sentence"), [(0, "Input of 0 bytes"), (1, "all states fit")])
@@ -64,6 +65,6 @@ def test_small_inputs(tmp_path: Path, lines: int, sentence: str) -> None:
     path.write_text('{"k": "some key"}\n' * lines)
     job = hr.Job("small")
     keyed = job.source("in", hr.replay(path, schema={"k": "string"})).key_by("k").window(hr.whole_input())
-    keyed.reduce(name="n", n=hr.count(), memory="1 MB").sink("out", hr.console())
+    keyed.reduce(name="n", state=hr.keep(memory="1 MB"), n=hr.count()).sink("out", hr.console())
     (made,) = reduce_costs(plan_job(job, tmp_path / "nowhere", Settings.of(mode="batch")))
     assert sentence in made.sentence()

@@ -33,10 +33,11 @@ def trades(n: int = 400, keys: int = 7) -> list[Record]:
     return [{"k": f"k{i * i % keys}", "v": i % 13, "t": i} for i in range(n)]
 
 
-def job_of(rows: list[Record], window: Any = WINDOW, **options: Any) -> hr.Job:
+def job_of(rows: list[Record], window: Any = WINDOW, combine: Any = "auto") -> hr.Job:
     job = hr.Job("job")
     s = job.source("s", scripted(rows), event_time="t")
-    s.key_by("k").window(window).reduce(name="r", n=hr.count(), mean=hr.mean("v"), **options).sink("out", out())
+    keyed = s.key_by("k").window(window)
+    keyed.reduce(name="r", state=hr.keep(combine=combine), n=hr.count(), mean=hr.mean("v")).sink("out", out())
     return job
 
 
@@ -46,7 +47,7 @@ def job_of(rows: list[Record], window: Any = WINDOW, **options: Any) -> hr.Job:
     [
         (hr.tumbling("10 s"), "only windows that overlap share panes, and it is over tumbling 10 s"),
         (hr.whole_input(), "only windows that overlap share panes, and it is over the whole input"),
-        (hr.session("10 s"), "has no panes"),
+        (hr.session_window("10 s"), "has no panes"),
         (hr.versioned(hr.sliding("10 s", every="1 s")), "versioned window"),
     ],
 )
@@ -60,11 +61,12 @@ def test_windows_that_do_not_overlap_are_refused(window: Any, why: str) -> None:
 def test_states_that_cannot_be_merged_are_refused() -> None:
     job = hr.Job("job")
     keyed = job.source("s", scripted(trades()), event_time="t").key_by("k").window(WINDOW)
-    keyed.reduce(name="r", n=hr.reducer(init=int, update=lambda n, r: n + 1), combine=True).sink("out", out())
+    counted = hr.reducer(init=int, update=lambda n, r: n + 1)
+    keyed.reduce(name="r", state=hr.keep(combine=True), n=counted).sink("out", out())
     with pytest.raises(GraphError, match="n=reducer.* has no combine= to merge two states with"):
         job.graph()
     with pytest.raises(GraphError, match="combine='always' is not 'auto', True or False"):
-        keyed.reduce(name="q", n=hr.count(), combine="always")  # type: ignore[arg-type]
+        hr.keep(combine="always")  # type: ignore[arg-type]
 
 
 # cmr fact 18: with and without Combine: equal answers with (sum, count)
@@ -94,9 +96,8 @@ def test_a_tuple_is_added_once_and_a_window_merges_panes(mode: str, tmp_path: Pa
     job = hr.Job("job")
     counted = hr.reducer(init=int, update=update, combine=combine)
     s = job.source("s", scripted(rows), event_time="t")
-    s.key_by("k").window(hr.sliding("120 ms", every="40 ms")).reduce(name="r", n=counted, combine=True).sink(
-        "out", out()
-    )
+    keyed = s.key_by("k").window(hr.sliding("120 ms", every="40 ms"))
+    keyed.reduce(name="r", state=hr.keep(combine=True), n=counted).sink("out", out())
     run = LocalRun(job, tmp_path, mode=mode, report="5 ms", poll_rows=1000)
     try:
         calls.clear()  # schemas are inferred from sample records

@@ -45,7 +45,7 @@ def workflow(source: Any) -> hr.Job:
     s.key_by("k").window(hr.tumbling("50 ms")).reduce(name="windows", n=hr.count(), v=hr.sum("v")).sink(
         "windows-out", out()
     )
-    s.key_by("k").window(hr.whole_input()).reduce(name="whole", vs=hr.collect("v")).sink("whole-out", out())
+    s.key_by("k").window(hr.whole_input()).reduce(name="whole", vs=hr.collect_list("v")).sink("whole-out", out())
     state = {"n": hr.value(), "vs": hr.queue()}
     s.key_by("k").process(count, name="count", state=state, returns={"k": "str", "first": "int", "n": "int"})
     s.key_by("k").window(hr.tumbling("100 ms")).join(s.key_by("k"), name="join").sink("join-out", out())

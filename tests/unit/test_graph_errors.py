@@ -91,12 +91,38 @@ CASES: dict[str, tuple[Callable[[hr.Job, hr.Stream], Any], type[HeadraceError], 
         lambda j, s: s.key_by("k").reduce(name="r", k=hr.count()), GraphError, ["'r'", "'k' is taken"]
     ),
     "reducer takes window's name": (
-        lambda j, s: s.key_by("k").reduce(name="r", window_end=hr.count()), GraphError, ["'r'", "'window_end' is taken"]
+        lambda j, s: s.key_by("k").window(SECOND).reduce(name="r", window_end=hr.count()), GraphError,
+        ["'r'", "'window_end' is taken", "k, window_start, window_end"],
     ),
-    "unknown engine": (
-        lambda j, s: s.key_by("k").reduce(name="r", engine="fast", n=hr.count()), GraphError, ["'r'", "'fast'", "auto"]
+    "unknown engine": (lambda j, s: hr.keep(engine="fast"), GraphError, ["hr.keep", "'fast'", "auto"]),
+    "bad memory": (lambda j, s: hr.keep(memory="big"), UnitError, ["memory 'big'"]),
+    "bad coverage": (lambda j, s: hr.keep(memory="1 MB", coverage=1.5), GraphError, ["share above 0", "1.5"]),
+    "bad max_records": (lambda j, s: hr.keep(max_records=0), GraphError, ["max_records", "0"]),
+    "no threshold": (lambda j, s: hr.at_least(), GraphError, ["one result column", "n=50"]),
+    "threshold that is no number": (lambda j, s: hr.at_least(n="50"), GraphError, ["n='50' is not a number"]),
+    "option that moved": (
+        lambda j, s: s.key_by("k").reduce(name="r", memory="1 MB", n=hr.count()), GraphError,
+        ["'r'", "memory= is not beside the result columns but in state=hr.keep(memory=…)"],
     ),
-    "bad memory": (lambda j, s: s.key_by("k").reduce(name="r", memory="big", n=hr.count()), UnitError, ["memory 'big'"]),
+    "misspelt option": (
+        lambda j, s: s.key_by("k").reduce(name="r", paralelism=3, n=hr.count()), GraphError,
+        ["'r'", "paralelism=3 is not a reducer", "did you mean parallelism=?"],
+    ),
+    "misspelt option that moved": (
+        lambda j, s: s.key_by("k").reduce(name="r", memry="1 MB", n=hr.count()), GraphError,
+        ["did you mean state=hr.keep(memory=…)?"],
+    ),
+    "column named like an option": (
+        lambda j, s: s.key_by("k").reduce(name="r", state=hr.last("v")), GraphError,
+        ["'r'", "state= is an option of reduce", "reduce({'state': hr.last(v)}, …)"],
+    ),
+    "state for another step": (
+        lambda j, s: s.key_by("k").reduce(name="r", state={"seen": hr.value()}, n=hr.count()), GraphError,
+        ["'r'", "state={'seen': 'value'}", "hr.keep(memory='64 MB')"],
+    ),
+    "state of a reduce": (
+        lambda j, s: s.key_by("k").process(print, state=hr.keep(), name="p"), GraphError, ["'p'", "{'seen': hr.value()}"]
+    ),
     "no window": (lambda j, s: s.key_by("k").window("10 s"), GraphError, ["after 's'", "hr.tumbling('10 s')"]),
     "window on process": (
         lambda j, s: s.key_by("k").window(SECOND).process(print), GraphError, ["process after 's'", "use timers"]
@@ -112,17 +138,17 @@ CASES: dict[str, tuple[Callable[[hr.Job, hr.Stream], Any], type[HeadraceError], 
         lambda j, s: s.key_by("k").join(s.key_by("k"), name="j"), GraphError, ["'j'", "needs a window", ".join(right)"]
     ),
     "join by other keys": (
-        lambda j, s: s.key_by("k").window(SECOND).join(s.key_by("w"), name="j"), GraphError, ["'j'", "same key columns"]
+        lambda j, s: s.key_by("k").window(SECOND).join(s.key_by("w"), name="j"), GraphError, ["'j'", "same names in the same order", "rename"]
     ),
     "unknown join": (
-        lambda j, s: s.key_by("k").window(SECOND).join(s.key_by("k"), how="full", name="j"), GraphError, ["'j'", "outer"]
+        lambda j, s: s.key_by("k").window(SECOND).join(s.key_by("k"), how="cross", name="j"), GraphError, ["'j'", "outer"]
     ),
     "join over session": (
-        lambda j, s: s.key_by("k").window(hr.session("1 s")).join(s.key_by("k"), name="j"), GraphError,
+        lambda j, s: s.key_by("k").window(hr.session_window("1 s")).join(s.key_by("k"), name="j"), GraphError,
         ["'j'", "tumbling or sliding", "session"],
     ),
     "session without combine": (
-        lambda j, s: s.key_by("k").window(hr.session("1 s")).reduce(name="r", n=hr.reducer(init=int, update=add)),
+        lambda j, s: s.key_by("k").window(hr.session_window("1 s")).reduce(name="r", n=hr.reducer(init=int, update=add)),
         GraphError, ["'r'", "combine="],
     ),
     "early in a session": (
@@ -203,7 +229,7 @@ CASES: dict[str, tuple[Callable[[hr.Job, hr.Stream], Any], type[HeadraceError], 
     ),
     "session after whole input": (
         lambda j, s: s.key_by("k").window(hr.whole_input()).reduce(name="r", n=hr.count())
-        .key_by("k").window(hr.session("1 s")).reduce(name="w", n=hr.count()),
+        .key_by("k").window(hr.session_window("1 s")).reduce(name="w", n=hr.count()),
         GraphError, ["'w'", "'r'", "the whole input", "hr.whole_input()"],
     ),
 }  # fmt: skip
@@ -255,9 +281,9 @@ def test_job_names(name: str) -> None:
     [
         (lambda: hr.sliding("1 s", every="2 s"), "records in between would be lost"),
         (lambda: hr.tumbling("10 us"), "at least 1 ms"),
-        (lambda: hr.session(0), "at least 1 ms"),
+        (lambda: hr.session_window(0), "at least 1 ms"),
         (lambda: hr.count_window(0), "at least 1 record"),
-        (lambda: hr.versioned(hr.session("1 s")), "takes a tumbling or sliding window, not session"),
+        (lambda: hr.versioned(hr.session_window("1 s")), "takes a tumbling or sliding window, not session"),
         (lambda: hr.top_k("v", 0), "k must be at least 1"),
         (lambda: hr.quantile("v", 1.5), "between 0 and 1"),
     ],

@@ -171,7 +171,7 @@ def test_the_common_pane_is_the_highest_common_factor() -> None:
         ((hr.sliding("10 s", every="4 s"), hr.tumbling("6 s"), hr.tumbling("1 min")), 2),
         ((hr.tumbling("10 s"), hr.tumbling("9001 ms")), None),
         ((hr.tumbling("10 s"), hr.versioned(hr.tumbling("10 s"))), None),
-        ((hr.tumbling("10 s"), hr.session("10 s")), None),
+        ((hr.tumbling("10 s"), hr.session_window("10 s")), None),
     ],
 )
 def test_which_windows_share_panes(windows: Any, pane_s: int | None) -> None:

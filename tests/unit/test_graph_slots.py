@@ -33,7 +33,7 @@ def job(source: object) -> hr.Job:
     s = job.source("s", source, event_time="t", parallelism=2)
     more = s.map(dict, name="work", parallelism=(1, 2, 4)).map(dict, name="more", chain=False)
     windows = more.key_by("k").window(hr.tumbling("100 ms"))
-    windows.reduce(name="count", n=hr.count(), v=hr.sum("v"), parallelism=(1, 2, 3)).sink("out", hr.collect())
+    windows.reduce(name="count", n=hr.count(), v=hr.sum("v"), parallelism=(1, 2, 3)).sink("out", hr.rows())
     return job
 
 

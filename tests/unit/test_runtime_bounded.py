@@ -39,10 +39,14 @@ def reference(size_ms: int | None = None) -> dict[Any, tuple[int, int]]:
     return {key: (n[key], total[key]) for key in n}
 
 
-def job_of(window: Any, **options: Any) -> hr.Job:
+def job_of(window: Any, emit: Any = None, **kept: Any) -> hr.Job:
     job = hr.Job("bounded")
     rows = job.source("rows", hr.generate(zipf, total=N), event_time="ts")
-    reduced = rows.key_by("k").window(window).reduce(name="r", n=hr.count(), total=hr.sum("v"), **options)
+    reduced = (
+        rows.key_by("k")
+        .window(window)
+        .reduce(name="r", state=hr.keep(**kept), emit=emit, n=hr.count(), total=hr.sum("v"))
+    )
     reduced.sink("out", callback(print))
     return job
 
@@ -77,7 +81,7 @@ def test_a_restart_goes_on_with_state_beyond_memory(tmp_path: Path, engine: str)
         reduced = (
             rows.key_by("k")
             .window(hr.whole_input())
-            .reduce(name="r", n=hr.count(), total=hr.sum("v"), engine=engine, memory="250 KB")
+            .reduce(name="r", state=hr.keep(engine=engine, memory="250 KB"), n=hr.count(), total=hr.sum("v"))
         )
         reduced.sink("out", callback(print))
         return job
@@ -96,11 +100,12 @@ def test_a_restart_goes_on_with_state_beyond_memory(tmp_path: Path, engine: str)
 
 
 # scalla facts 19 and 21: an answer comes before the end of the input, once and for all
-@pytest.mark.parametrize("options", [{}, {"memory": "250 KB", "engine": "inc"}, {"memory": "250 KB", "engine": "dinc"}])
-def test_keys_that_reach_a_threshold_are_told_once_and_early(options: dict[str, Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize("kept", [{}, {"memory": "250 KB", "engine": "inc"}, {"memory": "250 KB", "engine": "dinc"}])
+def test_keys_that_reach_a_threshold_are_told_once_and_early(kept: dict[str, Any], tmp_path: Path) -> None:
     job = hr.Job("frequent")
     rows = job.source("rows", hr.generate(zipf, total=N, rate=f"{N}/s"), event_time="ts")
-    frequent = rows.key_by("k").window(hr.whole_input()).reduce(name="r", n=hr.count(), at_least={"n": 50}, **options)
+    keyed = rows.key_by("k").window(hr.whole_input())
+    frequent = keyed.reduce(name="r", state=hr.keep(**kept), emit=hr.at_least(n=50), n=hr.count())
     frequent.sink("out", callback(print))
     run = LocalRun(job, tmp_path)
     try:
@@ -116,7 +121,7 @@ def test_keys_that_reach_a_threshold_are_told_once_and_early(options: dict[str, 
 
 
 def test_windows_tell_a_threshold_early_and_drop_what_is_below() -> None:
-    rows = run_local(job_of(hr.tumbling("1 s"), at_least={"n": 30}))["out"]
+    rows = run_local(job_of(hr.tumbling("1 s"), hr.at_least(n=30)))["out"]
     wanted = {key for key, (n, _) in reference(1000).items() if n >= 30}
     assert sorted((row["k"], int(row["window_start"].timestamp())) for row in rows) == sorted(wanted)
 
@@ -140,7 +145,7 @@ def test_coverage_is_told_and_kept(engine: str) -> None:
 # scalla fact 17: if the no-spill rule holds, nothing is written, and every frequent key is found, well covered
 def test_frequent_keys_are_found_without_disk(to_disk: list[int]) -> None:
     minimum, share = 250, 0.7
-    job = job_of(hr.whole_input(), memory="400 KB", coverage=share, at_least={"n": minimum}, expect=N)
+    job = job_of(hr.whole_input(), hr.at_least(n=minimum), memory="400 KB", coverage=share, max_records=N)
     rows = run_local(job)["out"]
     truth = {key: n for key, (n, _) in reference().items()}
     frequent = {key for key, n in truth.items() if n >= minimum}
@@ -153,12 +158,13 @@ def test_frequent_keys_are_found_without_disk(to_disk: list[int]) -> None:
 
 
 def test_more_records_than_expected_stop_the_job() -> None:
-    with pytest.raises(DataError, match=f"expect={N // 20}"):
-        run_local(job_of(hr.whole_input(), memory="400 KB", coverage=0.5, at_least={"n": 400}, expect=N // 20))
+    with pytest.raises(DataError, match=f"max_records={N // 20}"):
+        run_local(job_of(hr.whole_input(), hr.at_least(n=400), memory="400 KB", coverage=0.5, max_records=N // 20))
 
 
 def test_where_memory_is_too_small_for_that_disk_is_used_and_nothing_is_missed(to_disk: list[int]) -> None:
-    rows = run_local(job_of(hr.whole_input(), memory="250 KB", coverage=0.95, at_least={"n": 60}, expect=N))["out"]
+    job = job_of(hr.whole_input(), hr.at_least(n=60), memory="250 KB", coverage=0.95, max_records=N)
+    rows = run_local(job)["out"]
     truth = {key: n for key, (n, _) in reference().items()}
     assert sum(to_disk) > 1000
     assert {key for key, n in truth.items() if n >= 60} <= {row["k"] for row in rows}
@@ -168,23 +174,25 @@ def test_where_memory_is_too_small_for_that_disk_is_used_and_nothing_is_missed(t
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"window": hr.whole_input(), "memory": "1 MB", "expect": 100}, ["expect=", "coverage=", "at_least="]),
+        (
+            {"window": hr.whole_input(), "memory": "1 MB", "max_records": 100},
+            ["max_records=", "coverage=", "hr.at_least("],
+        ),
         ({"window": hr.versioned(hr.tumbling("1 s")), "memory": "1 MB"}, ["memory=", "versioned"]),
         ({"window": hr.whole_input(), "coverage": 0.9}, ["memory="]),
-        ({"window": hr.whole_input(), "coverage": 1.5, "memory": "1 MB"}, ["1.5"]),
         ({"window": hr.tumbling("1 s"), "coverage": 0.9, "memory": "1 MB"}, ["whole_input"]),
         # scalla fact 18
         ({"window": hr.whole_input(), "coverage": 0.9, "memory": "1 MB", "engine": "dinc-marker"}, ["dinc-marker"]),
-        ({"window": hr.whole_input(), "at_least": {"m": 3}}, ["'m'"]),
-        ({"window": None, "at_least": {"n": 3}}, ["at_least"]),
+        ({"window": hr.whole_input(), "emit": hr.at_least(m=3)}, ["'m'"]),
+        ({"window": None, "emit": hr.at_least(n=3)}, ["at_least"]),
     ],
 )
 def test_what_a_reduce_cannot_have_is_said(options: dict[str, Any], words: list[str]) -> None:
-    window = options.pop("window")
+    window, emit = options.pop("window"), options.pop("emit", None)
     job = hr.Job("bounded")
     keyed = job.source("rows", hr.generate(zipf, total=N), event_time="ts").key_by("k")
     keyed = keyed.window(window) if window is not None else keyed
-    keyed.reduce(name="r", n=hr.count(), **options).sink("out", callback(print))
+    keyed.reduce(name="r", state=hr.keep(**options), emit=emit, n=hr.count()).sink("out", callback(print))
     with pytest.raises(GraphError, match="'r'") as caught:
         validate(job.graph())
     for word in words:

@@ -33,11 +33,9 @@ def chain_of(parts: int = 2, **options: Any) -> hr.Job:
     a = s.map(lambda r: {**r, "a": r["n"] + 1}, name="a", **options)
     b = a.filter(lambda r: r["n"] % 10 != 3, name="b")
     c = b.map(lambda r: {**r, "c": 2 * r["a"]}, name="c")
-    c.sink("seen", hr.collect())
+    c.sink("seen", hr.rows())
     sums = c.key_by("p").window(hr.tumbling("100 ms")).reduce(name="sums", total=hr.sum("c"), n=hr.count())
-    sums.map(lambda r: {**r, "mean": r["total"] / r["n"]}, name="mean").filter(bool, name="all").sink(
-        "out", hr.collect()
-    )
+    sums.map(lambda r: {**r, "mean": r["total"] / r["n"]}, name="mean").filter(bool, name="all").sink("out", hr.rows())
     return job
 
 
@@ -135,11 +133,11 @@ def elastic(maximum: int = 4) -> hr.Job:
     job = hr.Job("elastic")
     s = job.source("s", numbered(2), event_time="t", parallelism=2)
     a = s.map(lambda r: {**r, "a": r["n"] + 1}, name="a", parallelism=(1, 2, maximum))
-    a.sink("seen", hr.collect())
+    a.sink("seen", hr.rows())
     sums = (
         a.key_by("n").window(hr.tumbling("100 ms")).reduce(name="sums", total=hr.sum("a"), parallelism=(1, 2, maximum))
     )
-    sums.sink("out", hr.collect())
+    sums.sink("out", hr.rows())
     return job
 
 

@@ -22,7 +22,9 @@ def _job() -> hr.Job:
     rows = hr.generate(lambda n: {"k": n % 7, "v": n, "ts": n * 10}, rate="1500/s", total=450)
     source = job.source("rows", rows, event_time="ts")
     source.key_by("k").reduce(name="sum", total=hr.sum("v")).sink("sums", callback(print))
-    source.key_by("k").window(hr.session("35 ms")).reduce(name="burst", n=hr.count()).sink("bursts", callback(print))
+    source.key_by("k").window(hr.session_window("35 ms")).reduce(name="burst", n=hr.count()).sink(
+        "bursts", callback(print)
+    )
     source.key_by("k").process(_remember, state={"seen": hr.value()}, name="remember", returns={"n": "int64"}).sink(
         "seen", callback(print)
     )

@@ -32,7 +32,7 @@ from headrace.testing import LocalRun, run_local
 MORE = int(os.environ.get("HEADRACE_EXAMPLES", "1"))
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64())])
 REDUCERS = {"n": hr.count(), "total": hr.sum("v")}
-LISTS = {"vs": hr.collect("v")}
+LISTS = {"vs": hr.collect_list("v")}
 NO_COMBINE = {"u": hr.reducer(init=list, update=lambda s, r: [*s, r["v"]], finalize=lambda s: str(s))}
 WINDOWS: dict[str, Any] = {"running": None, "count": CountWindow(3), "session": SessionWindow(100)}
 ENGINES = ["auto", "inc", "dinc", "dinc-space-saving", "dinc-marker"]
@@ -164,11 +164,11 @@ def test_equal_to_the_step_without_a_bound(
     assert not [path for path in spill.rglob("*") if path.is_file()]
 
 
-def job_of(window: Any, total: int, rate: str | None = None, **options: Any) -> hr.Job:
+def job_of(window: Any, total: int, rate: str | None = None, **kept: Any) -> hr.Job:
     job = hr.Job("bounded")
     rows = job.source("rows", hr.generate(skewed, total=total, rate=rate), event_time="ts", parallelism=1).key_by("k")
     rows = rows if window is None else rows.window(window)
-    rows.reduce(name="r", n=hr.count(), total=hr.sum("v"), **options).sink("out", callback(print))
+    rows.reduce(name="r", state=hr.keep(**kept), n=hr.count(), total=hr.sum("v")).sink("out", callback(print))
     return job
 
 
@@ -178,7 +178,7 @@ def skewed(n: Any) -> dict[str, Any]:
     return {"k": (2_000 * u**4).astype(np.int64), "v": n % 97, "ts": n // 4}
 
 
-API_WINDOWS: dict[str, Any] = {"running": None, "count": hr.count_window(3), "session": hr.session("100 ms")}
+API_WINDOWS: dict[str, Any] = {"running": None, "count": hr.count_window(3), "session": hr.session_window("100 ms")}
 
 
 def told(rows: list[dict[str, Any]], window: str) -> list[str]:

@@ -175,7 +175,11 @@ def test_time_windows(shape: str, made: tuple[list[list[tuple[str, int]]], int],
     size, every, reducer = WINDOWS[shape]
     parts = entering(*made)
     window = TimeWindow(size, every)
-    rig = reduce_rig(window, n=reducer, vs=hr.collect("v")) if reducer is not PLAIN else reduce_rig(window, n=reducer)
+    rig = (
+        reduce_rig(window, n=reducer, vs=hr.collect_list("v"))
+        if reducer is not PLAIN
+        else reduce_rig(window, n=reducer)
+    )
     play(rig, parts, made[1], data)
     reducers: ref.Reducers = {"n": ref.count()}
     if reducer is not PLAIN:
@@ -206,7 +210,7 @@ def test_panes_or_windows_is_the_same(
     partial: bool, made: tuple[list[list[tuple[str, int]]], int], shape: tuple[int, int], data: st.DataObject
 ) -> None:
     parts, window = entering(*made), TimeWindow(*shape)
-    reducers = {"n": hr.count(), "mean": hr.mean("v"), "vs": hr.collect("v"), "last": hr.last("v")}
+    reducers = {"n": hr.count(), "mean": hr.mean("v"), "vs": hr.collect_list("v"), "last": hr.last("v")}
     rig = reduce_rig(window, **reducers)
     make = rig.make
 
@@ -249,7 +253,7 @@ def partly(operator: PanedReduce, window: TimeWindow) -> Callable[[int, Batch], 
 @settings(max_examples=80)
 def test_sessions(made: tuple[list[list[tuple[str, int]]], int], data: st.DataObject) -> None:
     parts = entering(*made)
-    rig = reduce_rig(SessionWindow(5), n=hr.count(), vs=hr.collect("v"))
+    rig = reduce_rig(SessionWindow(5), n=hr.count(), vs=hr.collect_list("v"))
     play(rig, parts, made[1], data)
     seen = [one for part in parts for one in part]
     expected = ref.sessions(seen, ["k"], 5, {"n": ref.count(), "vs": ref.collected("v")})

@@ -54,7 +54,7 @@ def plan_of(size: int, every: int) -> JobPlan:
     job = hr.Job("stage")
     source = job.source("s", scripted([{"k": "a", "v": 1, "t": 0}]), event_time="t")
     windows = source.key_by("k").window(TimeWindow(size, every)).reduce(name="w", n=hr.count())
-    windows.map(more, name="more").union(windows, name="both").sink("out", hr.collect())
+    windows.map(more, name="more").union(windows, name="both").sink("out", hr.rows())
     return plan_job(job, Path("nowhere"), Settings.of(schedule="odf", slices=3), collect=True)
 
 
@@ -165,7 +165,7 @@ def test_a_straggler_holds_nobody_back(schedule: str, tmp_path: Path) -> None:
 
     records = [{"k": f"k{i % 16}", "v": i} for i in range(240)]
     job = hr.Job("straggler")
-    job.source("s", scripted(records)).key_by("k").process(straggle, name="straggle").sink("out", hr.collect())
+    job.source("s", scripted(records)).key_by("k").process(straggle, name="straggle").sink("out", hr.rows())
     run = LocalRun(job, tmp_path, schedule=schedule, report="5 ms", flush="1 ms", poll_rows=8)
     run.run(seconds=20)
     rows = run.rows("out")
@@ -187,7 +187,7 @@ def test_the_schedule_changes_while_a_job_runs(tmp_path: Path) -> None:
     script = [item for record in records for item in (record, PAUSE)]
     job = hr.Job("changing")
     followed = job.source("s", scripted(script), event_time="t").map(follow, name="follow")
-    followed.key_by("k").window(hr.tumbling("1 s")).reduce(name="n", n=hr.count()).sink("out", hr.collect())
+    followed.key_by("k").window(hr.tumbling("1 s")).reduce(name="n", n=hr.count()).sink("out", hr.rows())
     run = LocalRun(job, tmp_path, parallelism=1, report="1 ms", flush="1 ms", poll_rows=1)
     run.run(seconds=20)
     rows, seen = run.rows("out"), {reported.backlog.schedule for reported in run.reports}
@@ -241,7 +241,7 @@ def test_a_small_budget_stops_reading_and_says_so(schedule: str, tmp_path: Path)
     records = [{"k": i % 7, "text": "x" * 500, "v": i} for i in range(4000)]
     job = hr.Job("small")
     mapped = job.source("s", scripted(records)).map(lambda r: {"k": r["k"], "v": r["v"]}, name="strip")
-    mapped.sink("out", hr.collect())
+    mapped.sink("out", hr.rows())
     budget = 300_000
     run = LocalRun(job, tmp_path, parallelism=1, schedule=schedule, budget=budget, report="2 ms", poll_rows=64)
     run.run(seconds=20)
@@ -256,7 +256,7 @@ def test_a_small_budget_stops_reading_and_says_so(schedule: str, tmp_path: Path)
 def test_state_counts_against_the_budget(tmp_path: Path) -> None:
     records = [{"k": i, "v": i} for i in range(3000)]
     job = hr.Job("state")
-    job.source("s", scripted(records)).key_by("k").reduce(name="n", n=hr.count()).sink("out", hr.collect())
+    job.source("s", scripted(records)).key_by("k").reduce(name="n", n=hr.count()).sink("out", hr.rows())
     run = LocalRun(
         job, tmp_path, parallelism=1, schedule="hybrid", budget="10 KB", report="2 ms", flush="1 ms", poll_rows=50
     )

@@ -1,4 +1,4 @@
-"""``late="shed"`` on a reduce: late records are abandoned and counted, and nothing else changes."""
+"""``overload=hr.shed()`` on a reduce: late records are abandoned and counted, and nothing else changes."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def slow_job(**options: Any) -> hr.Job:
     counted = source.key_by("k").window(hr.tumbling("500 ms")).reduce(
         name="n", n=hr.reducer(init=int, update=slowly, combine=lambda a, b: a + b), **options
     )  # fmt: skip
-    counted.sink("out", hr.collect())
+    counted.sink("out", hr.rows())
     return job
 
 
@@ -148,7 +148,7 @@ def played(job: hr.Job, checkpoint: Path, **options: Any) -> tuple[int, dict[str
 # scalla fact 38: with it on, processed + shed = received, and that is reported; what was sent was consumed
 @pytest.mark.parametrize("schedule", ["direct", "odf", "mem"])
 def test_overload_is_shed(schedule: str, tmp_path: Path) -> None:
-    in_results, counted, reported = played(slow_job(late="shed", shed_after="100 ms"), tmp_path, schedule=schedule)
+    in_results, counted, reported = played(slow_job(overload=hr.shed(after="100 ms")), tmp_path, schedule=schedule)
     assert counted["shed:n"] > 0 and in_results > 0
     assert in_results + counted["shed:n"] == len(RECORDS) == counted["in:s"]
     assert counted["in:n"] == in_results
@@ -157,20 +157,19 @@ def test_overload_is_shed(schedule: str, tmp_path: Path) -> None:
 
 
 # scalla fact 38: with scheduling off nothing is dropped, however late
-@pytest.mark.parametrize("options", [{}, {"late": "drop"}])
-def test_without_it_nothing_is_shed(options: dict[str, Any], tmp_path: Path) -> None:
-    in_results, counted, reported = played(slow_job(**options), tmp_path)
+def test_without_it_nothing_is_shed(tmp_path: Path) -> None:
+    in_results, counted, reported = played(slow_job(), tmp_path)
     assert in_results == len(RECORDS) and not any("shed" in name for name in counted) and not any(reported)
 
 
 def test_with_time_enough_nothing_is_shed(tmp_path: Path) -> None:
-    in_results, counted, _ = played(slow_job(late="shed", shed_after="10 min"), tmp_path)
+    in_results, counted, _ = played(slow_job(overload=hr.shed(after="10 min")), tmp_path)
     assert in_results == len(RECORDS) and counted["shed:n"] == 0
 
 
 @pytest.mark.parametrize("mode", ["microbatch", "batch"])
 def test_other_modes_process_everything(mode: str) -> None:
-    rows = run_local(slow_job(late="shed", shed_after="1 ms"), mode=mode)["out"]
+    rows = run_local(slow_job(overload=hr.shed(after="1 ms")), mode=mode)["out"]
     assert sum(row["n"] for row in rows) == len(RECORDS)
 
 
@@ -180,22 +179,21 @@ def test_records_on_disk_are_a_cost_group(tmp_path: Path) -> None:
     job = hr.Job("bounded")
     source = job.source("s", scripted(records), event_time="t")
     counted = source.key_by("k").window(hr.tumbling("20 s"))
-    counted.reduce(name="n", n=hr.count(), memory="40 KB", engine="inc", late="shed", shed_after="15 ms").sink(
-        "out", hr.collect()
-    )
+    kept = hr.keep(memory="40 KB", engine="inc")
+    counted.reduce(name="n", state=kept, overload=hr.shed(after="15 ms"), n=hr.count()).sink("out", hr.rows())
     in_results, counted, _ = played(job, tmp_path)
     assert in_results + counted["shed:n"] == len(records)
 
 
 def test_the_bound_is_that_of_the_tightest_constraint() -> None:
-    job = slow_job(late="shed", shed_after=None)
+    job = slow_job(overload=hr.shed())
     with pytest.raises(GraphError, match="no constraint leads through it; give the job one, job.constrain"):
         job.graph()
     job = hr.Job("bound")
     source = job.source("s", scripted(RECORDS), event_time="t")
-    counted = source.key_by("k").reduce(name="n", n=hr.count(), late="shed")
+    counted = source.key_by("k").reduce(name="n", overload=hr.shed(), n=hr.count())
     upper = counted.map(lambda r: r, name="upper")
-    upper.sink("out", hr.collect())
+    upper.sink("out", hr.rows())
     job.constrain(source >> upper, p99="300 ms")
     job.constrain(source >> counted, mean="100 ms")
     job.constrain(counted >> upper, p95="200 ms")
@@ -203,16 +201,10 @@ def test_the_bound_is_that_of_the_tightest_constraint() -> None:
     assert [bound_through(graph, step) for step in ("s", "n", "upper", "out")] == [100_000, 100_000, 200_000, None]
 
 
-@pytest.mark.parametrize(
-    ("options", "what"),
-    [
-        ({"late": "lose"}, "late='lose' is not 'drop' or 'shed'"),
-        ({"shed_after": "1 s"}, "needs late='shed'"),
-        ({"late": "shed", "shed_after": 0}, "above zero"),
-    ],
-)
-def test_wrong_options_are_named(options: dict[str, Any], what: str) -> None:
-    with pytest.raises(GraphError, match=what):
-        slow_job(**options).graph()
-    with pytest.raises(UnitError, match="shed_after"):
-        slow_job(late="shed", shed_after="soon")
+def test_wrong_options_are_named() -> None:
+    with pytest.raises(GraphError, match="overload='shed' is not a value such as hr.shed"):
+        slow_job(overload="shed")
+    with pytest.raises(GraphError, match="after=0 must be more than zero"):
+        hr.shed(after=0)
+    with pytest.raises(UnitError, match="after 'soon'"):
+        hr.shed(after="soon")

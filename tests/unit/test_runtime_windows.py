@@ -84,7 +84,7 @@ def test_windows_come_in_the_order_of_their_ends(mode: str) -> None:
     parts = [records(*range(0, 3000, 7)), records(*range(2999, 0, -13))]
     s = job.source("s", scripted(*parts), event_time="t", lateness="5 s")
     s.key_by("k").window(hr.sliding("300 ms", every="70 ms")).reduce(name="r", n=hr.count()).sink("out", out())
-    s.key_by("k").window(hr.session("50 ms")).reduce(name="q", n=hr.count()).sink("session-out", out())
+    s.key_by("k").window(hr.session_window("50 ms")).reduce(name="q", n=hr.count()).sink("session-out", out())
     for sink, rows in run_local(job, mode=mode, seed=3, poll_rows=10, parallelism=1).items():
         ends = [row["window_end"] for row in rows]
         assert ends == sorted(ends) and len(ends) > (1 if sink == "out" else 0)
@@ -107,7 +107,7 @@ def test_late_records_are_counted_exactly(parts: Any, lateness: int, shape: tupl
     s.key_by("k").window(window).reduce(name="paned", n=hr.count()).sink("paned-out", out())
     plain = hr.reducer(init=int, update=lambda n, r: n + 1)
     s.key_by("k").window(window).reduce(name="direct", n=plain).sink("direct-out", out())
-    s.key_by("k").window(hr.session("90 ms")).reduce(name="session", n=hr.count()).sink("session-out", out())
+    s.key_by("k").window(hr.session_window("90 ms")).reduce(name="session", n=hr.count()).sink("session-out", out())
     with tempfile.TemporaryDirectory() as directory:
         rows, counted = run(job, Path(directory), mode, poll_rows=3)
     seen = ref.enter(scripts, lateness * MS)
@@ -211,7 +211,7 @@ def test_count_windows(keys: list[str], n: int, mode: str, data: st.DataObject) 
         items.insert(at, PAUSE)
     job = hr.Job("job")
     s = job.source("s", scripted(items, schema=SCHEMA), event_time="t")
-    counted = s.key_by("k").window(hr.count_window(n)).reduce(name="r", vs=hr.collect("v"), total=hr.sum("v"))
+    counted = s.key_by("k").window(hr.count_window(n)).reduce(name="r", vs=hr.collect_list("v"), total=hr.sum("v"))
     counted.sink("out", out())
     counted.key_by("k").window(hr.tumbling("10 ms")).reduce(name="later", n=hr.count()).sink("later-out", out())
     got = run_local(job, mode=mode, poll_rows=data.draw(st.integers(1, 7)))
@@ -290,7 +290,7 @@ def test_lists_and_structs_travel_through_joins(mode: str) -> None:
     ]
     job = hr.Job("job")
     s = job.source("s", scripted(script), event_time="t")
-    kept = s.key_by("k").window(hr.tumbling("1 s")).reduce(name="r", ds=hr.collect("d"), ls=hr.last("l"))
+    kept = s.key_by("k").window(hr.tumbling("1 s")).reduce(name="r", ds=hr.collect_list("d"), ls=hr.last("l"))
     s.key_by("k").window(hr.tumbling("1 s")).join(kept.key_by("k"), how="left", name="j").sink("out", out())
     rows = run_local(job, mode=mode, parallelism=1)["out"]
     assert sorted((row["t"], row["l"], row["ls"], row["ds"]) for row in rows) == [

@@ -100,7 +100,7 @@ def test_shared_panes_change_no_answer(
     wanted: dict[str, list[Record]] = {}
     seen = ref.enter(scripts, 10 * lateness * MS)
     reducers: list[tuple[Any, ref.Reducers]] = [
-        ({"n": hr.count(), "vs": hr.collect("v")}, {"n": ref.count(), "vs": ref.collected("v")}),
+        ({"n": hr.count(), "vs": hr.collect_list("v")}, {"n": ref.count(), "vs": ref.collected("v")}),
         ({"last": hr.last("v"), "n": hr.count()}, {"last": ref.last("v"), "n": ref.count()}),
     ]
     for i, (one, two) in enumerate(shapes):

@@ -55,7 +55,7 @@ def plan(tmp_path: Path) -> JobPlan:
     job = hr.Job("job")
     s = job.source("s", scripted([{"k": 1}]), parallelism=2)
     work = s.map(dict, name="work", parallelism=(1, 2, 8))
-    work.key_by("k").window(hr.whole_input()).reduce(name="n", n=hr.count(), parallelism=1).sink("out", hr.collect())
+    work.key_by("k").window(hr.whole_input()).reduce(name="n", n=hr.count(), parallelism=1).sink("out", hr.rows())
     job.constrain(s >> work, mean="50 ms", over="5 s")
     return plan_job(job, tmp_path, Settings.of(executors=(1, 3)), collect=True)
 
@@ -217,7 +217,7 @@ def test_a_job_that_cannot_use_other_executors_is_told(tmp_path: Path) -> None:
     job = hr.Job("job")
     s = job.source("s", scripted([{"k": 1}]))
     work = s.map(dict, name="work")
-    work.sink("out", hr.collect())
+    work.sink("out", hr.rows())
     conf = SparkConf(loadDefaults=False)
     rigid = plan_job(job, tmp_path / "a", Settings.of(executors=(1, 3)), collect=True)
     assert "only latency constraints in realtime mode" in str(refusal(conf, rigid))
@@ -246,5 +246,5 @@ def test_executor_seconds_count_what_is_there_and_not_released(plan: JobPlan) ->
 
 @pytest.mark.parametrize("wrong", [3, (0, 2), (3, 2), (1, 2, 3), ("a", "b"), (1.0, 2.0)])
 def test_limits_that_cannot_be(wrong: object) -> None:
-    with pytest.raises(ConfigError, match=r"executors must be \(least, most\) such as \(1, 4\)"):
+    with pytest.raises(ConfigError, match=r"executors must be \(min, max\) such as \(1, 4\)"):
         Settings.of(executors=wrong)

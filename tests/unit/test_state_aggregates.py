@@ -47,11 +47,11 @@ PAIRS: dict[str, tuple[Reducer, Any]] = {
     "max_s": (hr.max("s"), ref.largest("s")),
     "top": (hr.top_k("x", 2), ref.top_k("x", 2)),
     "top_by": (hr.top_k("s", 2, by="v"), ref.top_k_by("s", 2, "v")),
-    "distinct": (hr.distinct("x"), ref.distinct("x")),
-    "distinct_s": (hr.distinct("s"), ref.distinct("s")),
+    "distinct": (hr.count_distinct("x"), ref.distinct("x")),
+    "distinct_s": (hr.count_distinct("s"), ref.distinct("s")),
     "first": (hr.first("s"), ref.first("s")),
     "last": (hr.last("x"), ref.last("x")),
-    "all": (hr.collect("s"), ref.collected("s")),
+    "all": (hr.collect_list("s"), ref.collected("s")),
     "user": (
         hr.reducer(init=int, update=lambda n, r: n + (r["v"] or 0), combine=lambda a, b: a + b),
         lambda members: sum(one.record["v"] or 0 for one in members),
@@ -171,8 +171,8 @@ TYPED: list[tuple[pa.DataType, list[Any]]] = [
 def test_every_type_keeps_its_values(kind: pa.DataType, values: list[Any]) -> None:
     schema = pa.schema([("k", pa.string()), ("v", kind)])
     reducers: dict[str, Reducer] = {
-        "low": hr.min("v"), "high": hr.max("v"), "first": hr.first("v"), "last": hr.last("v"), "n": hr.distinct("v"),
-        "top": hr.top_k("v", 1), "all": hr.collect("v"),
+        "low": hr.min("v"), "high": hr.max("v"), "first": hr.first("v"), "last": hr.last("v"), "n": hr.count_distinct("v"),
+        "top": hr.top_k("v", 1), "all": hr.collect_list("v"),
     }  # fmt: skip
     table = table_of(reducers, schema)
     records = [{"k": "a", "v": v} for v in [values[1], None, values[0], values[1]]] + [{"k": "none", "v": None}]
@@ -193,7 +193,7 @@ def test_numbers_are_demanded(reducer: Reducer) -> None:
 
 
 @pytest.mark.parametrize(
-    "reducer", [hr.min("v"), hr.max("v"), hr.top_k("v", 2), hr.distinct("v"), hr.top_k("k", 1, by="v")]
+    "reducer", [hr.min("v"), hr.max("v"), hr.top_k("v", 2), hr.count_distinct("v"), hr.top_k("k", 1, by="v")]
 )
 def test_lists_cannot_be_ranked(reducer: Reducer) -> None:
     schema = pa.schema([("k", pa.string()), ("v", pa.list_(pa.int64()))])
@@ -246,7 +246,7 @@ def test_state_that_is_not_plain_is_refused() -> None:
 # chronostream fact 7: the bytes of a change depend on what changed, not on how much state there is
 def test_change_bytes_depend_on_dirty_keys() -> None:
     def change_bytes(keys: int) -> int:
-        table = table_of({"n": hr.count(), "words": hr.collect("s"), "sum": hr.sum("v")})
+        table = table_of({"n": hr.count(), "words": hr.collect_list("s"), "sum": hr.sum("v")})
         absorb(table, [{"k": f"key{i:06d}", "v": i, "s": "word"} for i in range(keys)], [0] * keys)
         table.changes()
         absorb(table, [{"k": f"key{i:06d}", "v": 1, "s": "word"} for i in range(50)], [0] * 50)

@@ -27,7 +27,7 @@ SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64())])
 TEXTS = pa.schema([("k", pa.string()), ("v", pa.int64())])
 EVERY_ENGINE = [*ENGINES, "mr"]
 SUM = {"n": hr.count(), "total": hr.sum("v")}
-LISTS = {"vs": hr.collect("v")}
+LISTS = {"vs": hr.collect_list("v")}
 USER = {
     "u": hr.reducer(
         init=list, update=lambda s, r: [*s, r["v"]], combine=lambda a, b: a + b, finalize=lambda s: sorted(s)

@@ -97,7 +97,7 @@ def test_a_silent_partition_that_comes_back_is_counted_in_windows_that_are_open(
     other = [{"k": 1, "t": t} for t in (3, 250, 251, 390)]
     s = job.source("s", scripted(one, other), event_time="t")
     window = hr.sliding("80 ms", every="10 ms")
-    s.key_by("k").window(window).reduce(name="n", n=hr.count(), combine=True).sink("out", hr.collect())
+    s.key_by("k").window(window).reduce(name="n", state=hr.keep(combine=True), n=hr.count()).sink("out", hr.rows())
     times = sorted(r["t"] for r in (*one, *other))
     for seed in range(3):
         rows = run_local(job, seed=seed)["out"]

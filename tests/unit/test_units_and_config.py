@@ -74,7 +74,7 @@ def test_words_are_read_back(seconds: float) -> None:
 
 def test_settings_from_what_users_write() -> None:
     settings = Settings.of(
-        mode="batch", epoch="30 s", flush="10 ms", queue="1 MB", parallelism=3, slices=7, report_s=0.5
+        mode="batch", epoch="30 s", flush="10 ms", queue="1 MB", parallelism=3, slices=7, report="500 ms"
     )
     assert (settings.mode, settings.epoch_s, settings.flush_s, settings.queue_bytes) == ("batch", 30.0, 0.01, 1_000_000)
     assert (settings.parallelism, settings.slices, settings.report_s) == (3, 7, 0.5)

@@ -43,16 +43,16 @@ REDUCERS: dict[str, tuple[Any, Callable[[list[Seen]], Any]]] = {
     "top_v": (hr.top_k("v", 3), ref.top_k("v", 3)),
     "top_x": (hr.top_k("x", 2), ref.top_k("x", 2)),
     "top_w": (hr.top_k("w", 2, by="v"), ref.top_k_by("w", 2, "v")),
-    "distinct_v": (hr.distinct("v"), ref.distinct("v")),
-    "distinct_x": (hr.distinct("x"), ref.distinct("x")),
-    "distinct_w": (hr.distinct("w"), ref.distinct("w")),
-    "distinct_at": (hr.distinct("at"), ref.distinct("at")),
+    "distinct_v": (hr.count_distinct("v"), ref.distinct("v")),
+    "distinct_x": (hr.count_distinct("x"), ref.distinct("x")),
+    "distinct_w": (hr.count_distinct("w"), ref.distinct("w")),
+    "distinct_at": (hr.count_distinct("at"), ref.distinct("at")),
     "first_v": (hr.first("v"), ref.first("v")),
     "first_w": (hr.first("w"), ref.first("w")),
     "last_x": (hr.last("x"), ref.last("x")),
     "last_at": (hr.last("at"), ref.last("at")),
-    "all_v": (hr.collect("v"), ref.collected("v")),
-    "all_w": (hr.collect("w"), ref.collected("w")),
+    "all_v": (hr.collect_list("v"), ref.collected("v")),
+    "all_w": (hr.collect_list("w"), ref.collected("w")),
 }
 QUANTILES: dict[str, tuple[Any, Callable[[list[Seen]], Any]]] = {
     "q50": (hr.quantile("v", 0.5), ref.quantile("v", 0.5)),
@@ -121,7 +121,7 @@ def all_windows(source: Source, parts: Sequence[Sequence[Record]], lateness_ms: 
     job = hr.Job("windows")
     s = job.source("s", source, event_time="t", lateness=f"{lateness_ms} ms")
     seen = ref.enter(parts, lateness_ms * MS)
-    s.key_by("k").window(hr.session("120 ms")).reduce(name="session", **ours(*SOME)).sink("session-out", out())
+    s.key_by("k").window(hr.session_window("120 ms")).reduce(name="session", **ours(*SOME)).sink("session-out", out())
     expected = {"session-out": ref.sessions(seen, ["k"], 120 * MS, theirs(*SOME))}
     more = {"n": hr.count(), "returns": {"words": pa.list_(pa.string())}}
     for size, every in ((400, 400), (400, 100), (1000, 300), (350, 150)):

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, Unpack
 
 import pyarrow as pa
 
-from headrace.api.stream import Path, Stream, step_options
+from headrace.api.options import STEP_DEFAULTS, StepSettings, step_options
+from headrace.api.stream import Path, Stream
+from headrace.config import spelled_out
 from headrace.connect.sink import Sink
 from headrace.connect.source import Source
 from headrace.errors import GraphError
@@ -47,22 +49,23 @@ class Job:
         self._nodes: dict[str, Node] = {}
         self._constraints: list[Constraint] = []
 
+    @spelled_out(StepSettings, STEP_DEFAULTS)
     def source(
         self,
         name: str,
         source: Source,
         *,
         event_time: str | None = None,
-        time_unit: str | None = None,
+        time_unit: Literal["s", "ms", "us", "ns"] | None = None,
         lateness: Duration = 0,
         idle: Duration | None = None,
-        **options: Any,
+        **options: Unpack[StepSettings],
     ) -> Stream:
         """Read records.
 
         ``event_time``: the column that says when a record happened (a timestamp, ISO text, a whole
         number of milliseconds or a float of seconds; ``time_unit`` says otherwise). ``lateness``: how
-        far out of order records may be. ``idle``: silence after which a live source no longer holds
+        far out of order records may be (the delay of Spark's ``withWatermark``). ``idle``: silence after which a live source no longer holds
         back the others' windows.
         """
         if not callable(getattr(source, "partitions", None)):

@@ -44,18 +44,21 @@ def last(column: str) -> Aggregate:
     return Aggregate("last", column)
 
 
-def distinct(column: str) -> Aggregate:
+def count_distinct(column: str) -> Aggregate:
     """Exact number of different values, nulls not counted."""
-    return Aggregate("distinct", column)
+    return Aggregate("count_distinct", column)
 
 
-def collect(column: str) -> Aggregate:
+def collect_list(column: str) -> Aggregate:
     """All values as a list, ordered by event time, then by value."""
-    return Aggregate("collect", column)
+    return Aggregate("collect_list", column)
 
 
 def top_k(column: str, k: int, *, by: str | None = None) -> Aggregate:
-    """The ``k`` largest values of a column, or the values of the ``k`` records largest in ``by``."""
+    """The ``k`` largest values of a column, or the values of the ``k`` records largest in ``by``; largest first.
+
+    Not the most frequent ones: those are keys with ``hr.count()`` and ``emit=hr.at_least(n=…)``.
+    """
     if k < 1:
         raise GraphError(f"top_k({column!r}, {k}): k must be at least 1")
     return Aggregate("top_k", column, k=k, by=by)

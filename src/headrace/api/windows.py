@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from headrace.errors import GraphError
-from headrace.graph.windowing import CountWindow, SessionWindow, TimeWindow, WholeInput, Window
+from headrace.graph.windowing import CountWindow, SessionWindow, TimeWindow, WholeInput
 from headrace.units import Duration, duration_us
 
 
@@ -28,7 +28,7 @@ def sliding(size: Duration, *, every: Duration) -> TimeWindow:
     return TimeWindow(size_us, every_us)
 
 
-def session(gap: Duration) -> SessionWindow:
+def session_window(gap: Duration) -> SessionWindow:
     """A key's records with no pause of ``gap`` or more between them."""
     gap_us = duration_us(gap, "session gap")
     if gap_us < 1000:
@@ -48,12 +48,13 @@ def whole_input() -> WholeInput:
     return WholeInput()
 
 
-def versioned(window: Window, *, keep: Duration = "1 h") -> Window:
-    """Late records make new versions of their window's results instead of being dropped.
+def versioned(window: TimeWindow, *, keep: Duration = "1 h") -> TimeWindow:
+    """Late records make new versions of their window's results instead of being dropped (Flink: allowed lateness).
 
     Results carry ``version`` (0, 1, 2…) and ``completeness`` (share of the records known now that
     were in version 0; 1.0 for version 0 itself). A window can be revised for ``keep`` after its end.
     """
     if not isinstance(window, TimeWindow):
-        raise GraphError(f"hr.versioned takes a tumbling or sliding window, not {window.describe()}")
+        given = getattr(window, "describe", window.__repr__)()
+        raise GraphError(f"hr.versioned takes a tumbling or sliding window, not {given}")
     return replace(window, versioned=True, keep_us=duration_us(keep, "keep"))

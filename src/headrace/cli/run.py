@@ -20,7 +20,7 @@ from headrace.cli.chatter import quiet_spark
 from headrace.cli.watching import Watch, follow, run_figures
 from headrace.config import executor_limits
 from headrace.errors import ConfigError, UnitError
-from headrace.launch import start
+from headrace.launch import RunOptions, start
 from headrace.signals import StopWish
 from headrace.units import duration_s
 
@@ -56,12 +56,16 @@ def run(
     A stop ends the running epoch and commits it. A job that is run again on its --checkpoint goes on
     where it stopped.
     """
-    settings: dict[str, Any] = {"mode": mode, "master": master, "observe_only": observe_only, "seconds": seconds}
-    settings |= {"checkpoint": checkpoint} if checkpoint else {}
-    settings |= {"epoch": epoch if epoch == "auto" else checked_duration("--epoch", epoch)} if epoch else {}
-    settings |= {"recovery": checked_duration("--recovery", recovery)} if recovery else {}
-    settings |= {"parallelism": parallelism} if parallelism else {}
-    settings |= {"executors": checked_limits(executors)} if executors else {}
+    asked: RunOptions = {"mode": mode, "master": master, "observe_only": observe_only, "seconds": seconds}
+    asked["checkpoint"] = checkpoint
+    if epoch:
+        asked["epoch"] = epoch if epoch == "auto" else checked_duration("--epoch", epoch)
+    if recovery:
+        asked["recovery"] = checked_duration("--recovery", recovery)
+    if parallelism:
+        asked["parallelism"] = parallelism
+    if executors:
+        asked["executors"] = checked_limits(executors)
     with answering(as_json=json, traceback=traceback) as answer:
         job = load_job(app)
         answer |= {"job": "+".join(one.name for one in ([job] if isinstance(job, Job) else job)), "mode": mode}
@@ -69,7 +73,7 @@ def run(
         console = messages()
         with StopWish() as wish, TreeWatch() as resources:
             with quiet_spark(quiet=not traceback):
-                handle = start(job, **settings)
+                handle = start(job, **asked)
             wish.listen()
             watch = Watch(handle)
             try:
@@ -86,7 +90,7 @@ def run(
                     follow(watch, wish, show)
             finally:
                 answer["state"] = handle.status().state
-                handle.forget()
+                handle.delete_temporary_checkpoint()
         answer |= run_figures(watch, resources) | {"violations": violations(handle)}
         console.print(summary(answer))
         refuse_violations(answer, strict=strict)

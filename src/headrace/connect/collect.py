@@ -22,6 +22,17 @@ from headrace.tokens import Token
 SUFFIX = ".arrow"
 
 
+def rows() -> CollectHere:
+    """A sink whose committed rows ``handle.rows(name)`` returns (Spark: the memory sink, but it survives restarts).
+
+    They are kept in files under the checkpoint.
+
+    >>> rows().describe()
+    'kept for handle.rows()'
+    """
+    return CollectHere()
+
+
 def collect_sink(directory: str | Path) -> Collect:
     """A sink that keeps results for `read_collected`; rows are there when their epoch is committed.
 
@@ -74,7 +85,7 @@ class Collect:
 
 @dataclass(frozen=True, slots=True)
 class CollectHere:
-    """A collecting sink whose place the run decides: under its checkpoint."""
+    """A collecting sink whose place the run decides: under its checkpoint; made by `rows`."""
 
     when: When = "on_commit"
 
@@ -91,7 +102,7 @@ class CollectHere:
         """Nothing was ever staged."""
 
     def describe(self) -> str:
-        return "collected"
+        return "kept for handle.rows()"
 
 
 class ArrowWriter:

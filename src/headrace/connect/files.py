@@ -16,15 +16,17 @@ from headrace.connect.reading.formats import (
     Format,
     check_format,
     format_of,
+    headless_columns,
     infer_file_schema,
     is_unfinished,
     known_format,
 )
-from headrace.connect.reading.inference import SchemaLike, as_schema, empty_batch
+from headrace.connect.reading.inference import as_schema, empty_batch
 from headrace.connect.reading.lineblocks import PACED_BLOCK_BYTES
 from headrace.connect.reading.pieces import Cursor
 from headrace.connect.source import BadRecord, Offset, Poll
 from headrace.errors import ConfigError, DataError, SchemaError
+from headrace.schemas import SchemaLike
 
 _LISTING_US = 200_000
 
@@ -37,13 +39,14 @@ def files(
     schema: SchemaLike | None = None,
     partitions: int = 1,
     until_empty: bool = False,
+    header: bool = True,
 ) -> Files:
     """A source of files that others put into ``directory``, oldest first, looked for every 0.2 s.
 
     Write a file under a name that ends in ``.tmp`` or ``.part`` (or starts with ``.`` or ``_``) and
     rename it when it is complete: it is then read once, and must not change any more. A file may be
-    removed after it was read; a new file of the same name then counts as new. ``format`` is as for
-    `replay`; a file of unknown format becomes one bad record. ``until_empty`` ends the stream as soon
+    removed after it was read; a new file of the same name then counts as new. ``format`` and ``header`` are as
+    for `replay`; a file of unknown format becomes one bad record. ``until_empty`` ends the stream as soon
     as all files there are have been read.
 
     >>> files("inbox/", format="jsonl", schema={"ts": "int64"}).live
@@ -52,7 +55,9 @@ def files(
     if partitions < 1:
         raise ConfigError(f"files: partitions must be at least 1, not {partitions!r}")
     where = str(Path(directory).absolute())
-    return Files(where, check_format(format, "files"), pattern, as_schema(schema), partitions, until_empty)
+    known, declared = check_format(format, "files"), as_schema(schema)
+    columns = headless_columns(header, known, declared, "files")
+    return Files(where, known, pattern, declared, partitions, until_empty, columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +70,8 @@ class Files:
     declared: pa.Schema | None = None
     partition_count: int = 1
     until_empty: bool = False
+    columns: tuple[str, ...] | None = None
+    """Those of CSV files without a header line."""
 
     @property
     def bounded(self) -> bool:
@@ -94,7 +101,7 @@ class Files:
             known = format_of(path, self.format)
             if known is None:
                 continue
-            cursor = open_cursor(path, known, schema, {}, block_bytes=PACED_BLOCK_BYTES)
+            cursor = open_cursor(path, known, schema, {}, block_bytes=PACED_BLOCK_BYTES, columns=self.columns)
             try:
                 batch = cursor.pending()
             finally:
@@ -154,7 +161,8 @@ class FilesReader:
             path = Path(source.directory) / offset["current"]
             if not path.is_file():
                 raise DataError(f"files: {path} is gone, but the checkpoint stopped in the middle of it; put it back")
-            self._cursor = open_cursor(path, known_format(path, source.format), schema, offset["pos"])
+            known = known_format(path, source.format)
+            self._cursor = open_cursor(path, known, schema, offset["pos"], columns=source.columns)
             self._current = path.name
 
     def _open(self, path: Path) -> Sequence[BadRecord]:
@@ -163,7 +171,8 @@ class FilesReader:
         try:
             if known is None:
                 raise DataError("unknown format: give files() a format= or a pattern=")
-            self._cursor, self._current = open_cursor(path, known, self._schema, {}), path.name
+            self._cursor = open_cursor(path, known, self._schema, {}, columns=self._source.columns)
+            self._current = path.name
             return ()
         except FileNotFoundError:
             return ()

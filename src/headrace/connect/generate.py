@@ -12,9 +12,10 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.connect.pace import Ints, Pace, Rate, as_pace
-from headrace.connect.reading.inference import INFER_ROWS, SchemaLike, as_schema
+from headrace.connect.reading.inference import INFER_ROWS, as_schema
 from headrace.connect.source import Offset, Poll
 from headrace.errors import ConfigError, SchemaError
+from headrace.schemas import SchemaLike
 
 Make = Callable[[Ints], Mapping[str, Any] | pa.RecordBatch]
 

@@ -10,14 +10,22 @@ import pyarrow as pa
 
 from headrace.connect.pace import Rate, as_pace
 from headrace.connect.reading.cursors import open_cursor
-from headrace.connect.reading.formats import Format, check_format, infer_file_schema, known_format, list_files
-from headrace.connect.reading.inference import SchemaLike, as_schema, empty_batch
+from headrace.connect.reading.formats import (
+    Format,
+    check_format,
+    headless_columns,
+    infer_file_schema,
+    known_format,
+    list_files,
+)
+from headrace.connect.reading.inference import as_schema, empty_batch
 from headrace.connect.reading.lineblocks import BLOCK_BYTES, PACED_BLOCK_BYTES
 from headrace.connect.reading.pieces import Cursor, Position
 from headrace.connect.reading.times import column_us
 from headrace.connect.schedules import ByRate, ByRecordedTime, Schedule, Unscheduled
 from headrace.connect.source import Offset, Poll
 from headrace.errors import ConfigError, SchemaError, StateError
+from headrace.schemas import SchemaLike
 
 
 def replay(
@@ -29,11 +37,12 @@ def replay(
     time: str | None = None,
     schema: SchemaLike | None = None,
     partitions: int | None = None,
+    header: bool = True,
 ) -> Replay:
     """A source of stored records: a JSON lines, CSV, text or Parquet file, a directory of them, or a glob.
 
-    ``format`` is ``"jsonl"``, ``"csv"`` (first line names the columns), ``"lines"`` or ``"parquet"``;
-    without it the suffix tells. Files are dealt round-robin, in sorted order, to at most as many
+    ``format`` is ``"jsonl"``, ``"csv"``, ``"lines"`` or ``"parquet"``; without it the suffix tells. The first line of a
+    CSV file names its columns; with ``header=False`` it is a record, and ``schema`` names all columns in order. Files are dealt round-robin, in sorted order, to at most as many
     partitions as there are files.
 
     ``rate`` paces all partitions together (``"5000/s"``, steps, or a function, as for `generate`).
@@ -56,7 +65,9 @@ def replay(
     if rate is not None:
         as_pace(rate)
     known = check_format(format, "replay")
-    return Replay(str(Path(path).absolute()), known, rate, speed, time, as_schema(schema), partitions)
+    declared = as_schema(schema)
+    columns = headless_columns(header, known, declared, "replay")
+    return Replay(str(Path(path).absolute()), known, rate, speed, time, declared, partitions, columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +81,8 @@ class Replay:
     time: str | None = None
     declared: pa.Schema | None = None
     partition_count: int | None = None
+    columns: tuple[str, ...] | None = None
+    """Those of CSV files without a header line."""
 
     @property
     def bounded(self) -> bool:
@@ -94,7 +107,7 @@ class Replay:
 
     def _first_rows(self, rows: int, schema: pa.Schema) -> pa.RecordBatch:
         first = list_files(self.path)[0]
-        cursor = open_cursor(first, self._format(first), schema, {}, block_bytes=PACED_BLOCK_BYTES)
+        cursor = self._open(first, schema, {}, PACED_BLOCK_BYTES)
         try:
             while (batch := cursor.pending()) is not None:
                 if batch.num_rows:
@@ -123,7 +136,11 @@ class Replay:
         """Open one of the files."""
         paced = self.rate is not None or self.speed is not None
         block_bytes = PACED_BLOCK_BYTES if paced else BLOCK_BYTES
-        return open_cursor(path, self._format(path), schema, position, block_bytes=block_bytes)
+        return self._open(path, schema, position, block_bytes)
+
+    def _open(self, path: Path, schema: pa.Schema, position: Position, block_bytes: int) -> Cursor:
+        format = self._format(path)
+        return open_cursor(path, format, schema, position, block_bytes=block_bytes, columns=self.columns)
 
     def _format(self, path: Path) -> Format:
         return known_format(path, self.format)

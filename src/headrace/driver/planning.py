@@ -76,7 +76,7 @@ def pruned(graph: Graph, schemas: dict[str, pa.Schema]) -> dict[str, pa.Schema]:
 
 
 def collecting(graph: Graph, directory: Path, *, every: bool) -> Graph:
-    """The job with its ``hr.collect()`` sinks given a place, or with all results collected."""
+    """The job with its ``hr.rows()`` sinks given a place, or with all results collected."""
     nodes: list[Node] = []
     for node in graph.nodes:
         if isinstance(node, SinkNode) and (every or isinstance(node.sink, CollectHere)):

@@ -19,8 +19,8 @@ def check_memory(node: ReduceNode) -> None:
     where = f"step {node.name!r}"
     if node.coverage is not None:
         _check_coverage(node, where)
-    if node.expect is not None:
-        _check_expect(node, where)
+    if node.max_records is not None:
+        _check_max_records(node, where)
     if node.memory_bytes is None:
         return
     if isinstance(node.window, TimeWindow) and node.window.versioned:
@@ -86,12 +86,14 @@ def _check_coverage(node: ReduceNode, where: str) -> None:
         )
 
 
-def _check_expect(node: ReduceNode, where: str) -> None:
+def _check_max_records(node: ReduceNode, where: str) -> None:
     counts = [name for name, reducer in node.reducers if isinstance(reducer, Aggregate) and reducer.kind == "count"]
-    if node.expect is None or node.expect < 1:
-        raise GraphError(f"{where}: expect is the largest number of records there can be, not {node.expect!r}")
+    if node.max_records is None or node.max_records < 1:
+        raise GraphError(
+            f"{where}: max_records is the largest number of records there can be, not {node.max_records!r}"
+        )
     if node.coverage is None or node.at_least is None or node.at_least[0] not in counts:
         raise GraphError(
-            f"{where}: expect= is for asking only for frequent keys: give coverage= and at_least= on a count too, "
-            f"such as coverage=0.9, at_least={{'n': 1000}}"
+            f"{where}: max_records= is for asking only for frequent keys: give coverage= too, and emit= on a count, "
+            f"such as state=hr.keep(coverage=0.9, …), emit=hr.at_least(n=1000)"
         )

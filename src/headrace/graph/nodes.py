@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import pyarrow as pa
 
@@ -19,12 +19,13 @@ JoinHow = Literal["inner", "left", "right", "outer"]
 StateKind = Literal["value", "queue", "mapping"]
 Combine = Literal["auto"] | bool
 DEAD_LETTERS = "dead_letters"
-Late = Literal["drop", "shed"]
+Engine = Literal["auto", "inc", "dinc", "dinc-space-saving", "dinc-marker", "mr"]
+ENGINES: tuple[Engine, ...] = get_args(Engine)
 
 
 @dataclass(frozen=True, slots=True)
 class Parallelism:
-    """How many subtasks a step may have: least, at the start, most."""
+    """How many subtasks a step may have: min, at the start, max."""
 
     minimum: int
     start: int
@@ -72,21 +73,30 @@ class UnionNode:
 
 
 @dataclass(frozen=True, slots=True)
+class Shed:
+    """What a reduce does under overload: abandon records that cannot be processed within ``after_us``.
+
+    ``None``: within the tightest bound of a constraint on a path through the step.
+    """
+
+    after_us: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ReduceNode:
     name: str
     keys: tuple[str, ...]
     window: Window | None
     reducers: tuple[tuple[str, Reducer], ...]
     inputs: tuple[str, ...]
-    engine: str = "auto"
+    engine: Engine = "auto"
     memory_bytes: int | None = None
     coverage: float | None = None
     options: StepOptions = StepOptions()
     at_least: tuple[str, float] | None = None
-    expect: int | None = None
+    max_records: int | None = None
     combine: Combine = "auto"
-    late: Late = "drop"
-    shed_after_us: int | None = None
+    overload: Shed | None = None
     pane_columns: tuple[str, ...] | None = None
     """If a ``PaneNode`` feeds the step: which of its reducers each of this step's is, in order."""
 

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-Kind = Literal["count", "sum", "mean", "min", "max", "top_k", "distinct", "quantile", "first", "last", "collect"]
+Kind = Literal[
+    "count", "sum", "mean", "min", "max", "top_k", "count_distinct", "quantile", "first", "last", "collect_list"
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,7 +85,7 @@ def _groups(graph: Graph) -> list[list[tuple[ReduceNode, TimeWindow]]]:
 
 def _may_share(node: ReduceNode) -> bool:
     """Memory bounds are of one step's panes, ``at_least`` looks at them as they grow, and each step sheds its own."""
-    plain = node.memory_bytes is None and node.at_least is None and node.late == "drop" and node.options.deterministic
+    plain = node.memory_bytes is None and node.at_least is None and node.overload is None and node.options.deterministic
     return plain and can_combine(node)
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import get_args
-
 from headrace.errors import GraphError
 from headrace.graph.combining import check_combine
 from headrace.graph.memory import check_memory
-from headrace.graph.nodes import Graph, JoinNode, Late, Node, ReduceNode, SinkNode, SourceNode, is_keyed
+from headrace.graph.nodes import Graph, JoinNode, Node, ReduceNode, SinkNode, SourceNode, is_keyed
 from headrace.graph.paths import bound_through, reachable
 from headrace.graph.reduction import Aggregate, UserReducer
 from headrace.graph.windowing import CountWindow, SessionWindow, TimeWindow, WholeInput
@@ -27,7 +25,7 @@ def validate(graph: Graph, *, need_sink: bool = True) -> None:
             check_memory(node)
             check_threshold(node)
             check_combine(node)
-            check_late(graph, node)
+            check_overload(graph, node)
     for constraint in graph.constraints:
         if constraint.end not in reachable(graph, constraint.start):
             raise GraphError(
@@ -98,34 +96,30 @@ def _check_windows(graph: Graph, node: Node) -> None:
 
 
 def check_threshold(node: ReduceNode) -> None:
-    """``at_least`` names a reducer that only grows, over a window that has an end."""
+    """``hr.at_least`` names a reducer that only grows, over a window that has an end."""
     if node.at_least is None:
         return
     name, _ = node.at_least
     reducer = dict(node.reducers).get(name)
     if reducer is None:
         raise GraphError(f"step {node.name!r}: at_least names {name!r}, which is none of its reducers")
-    if not isinstance(reducer, Aggregate) or reducer.kind not in ("count", "sum", "max", "distinct"):
+    if not isinstance(reducer, Aggregate) or reducer.kind not in ("count", "sum", "max", "count_distinct"):
         raise GraphError(
             f"step {node.name!r}: at_least needs a result that grows with every record (count, sum of numbers that are "
-            f"not negative, max, distinct), not {name}={reducer.describe()}"
+            f"not negative, max, count_distinct), not {name}={reducer.describe()}"
         )
     if not isinstance(node.window, (TimeWindow, WholeInput)) or node.window.versioned:
         raise GraphError(f"step {node.name!r}: at_least needs a tumbling or sliding window or hr.whole_input()")
 
 
-def check_late(graph: Graph, node: ReduceNode) -> None:
-    """``late="shed"`` needs a bound that records can miss."""
-    if node.late not in get_args(Late):
-        raise GraphError(f"step {node.name!r}: late={node.late!r} is not 'drop' or 'shed'")
-    if node.shed_after_us is not None and (node.late != "shed" or node.shed_after_us < 1):
-        raise GraphError(f"step {node.name!r}: shed_after is a time above zero, and needs late='shed'")
-    if node.late == "shed" and node.shed_after_us is None and bound_through(graph, node.name) is None:
-        raise GraphError(
-            f"step {node.name!r}: late='shed' abandons records that miss a latency bound, but no constraint leads "
-            f"through it; give the job one, job.constrain(source >> step, p99='200 ms'), or the step "
-            f"shed_after='200 ms'"
-        )
+def check_overload(graph: Graph, node: ReduceNode) -> None:
+    """Shedding needs a bound that records can miss."""
+    if node.overload is None or node.overload.after_us is not None or bound_through(graph, node.name) is not None:
+        return
+    raise GraphError(
+        f"step {node.name!r}: overload=hr.shed() abandons records that miss a latency bound, but no constraint leads "
+        f"through it; give the job one, job.constrain(source >> step, p99='200 ms'), or say hr.shed(after='200 ms')"
+    )
 
 
 def _keeps_time(graph: Graph, source: SourceNode, node: Node) -> bool:

@@ -165,7 +165,7 @@ def build_combiner(
         node = node.table
     if not isinstance(node, ReduceNode) or not can_combine(node):
         return None
-    if node.late == "shed" and plan.eager:
+    if node.overload is not None and plan.eager:
         return None  # what is shed is counted in records
     on_error = node.options.on_error or plan.graph.on_error
     guard = guards.setdefault(f"{node.name} (combine)", Guard(node.name, on_error, dead_letter))

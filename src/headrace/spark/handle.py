@@ -120,15 +120,19 @@ class Run(Supervisor):
         return list(self._journal.events)
 
     def rows(self, sink: str) -> list[dict[str, Any]]:
-        """The committed rows of a ``hr.collect()`` sink."""
+        """The committed rows of a ``hr.rows()`` sink."""
         node = self.plan.graph.by_name.get(sink)
         if not isinstance(node, SinkNode) or not isinstance(node.sink, Collect):
-            raise HeadraceError(f"{sink!r} is not a collecting sink of job {self.plan.graph.job!r}")
+            raise HeadraceError(f"{sink!r} is not an hr.rows() sink of job {self.plan.graph.job!r}")
         rows: list[dict[str, Any]] = read_collected(node.sink.directory).to_pylist()
         return rows
 
-    def forget(self) -> None:
-        """Remove a temporary checkpoint."""
+    def delete_temporary_checkpoint(self) -> None:
+        """Delete state, source offsets and rows of ``hr.rows()`` sinks, if the run was given no ``checkpoint``.
+
+        A checkpoint that you named stays, and so does what sinks have published. ``hr.run`` and ``hr.collect`` call this at the end; after
+        ``hr.start``, call it when the run has ended and its rows were read.
+        """
         if self._temporary:
             shutil.rmtree(self.plan.checkpoint, ignore_errors=True)
 

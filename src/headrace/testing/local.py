@@ -9,12 +9,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import pyarrow as pa
 
 from headrace.api.job import Jobs
-from headrace.config import Settings
+from headrace.config import RunSettings, Settings
 from headrace.connect.collect import read_collected
 from headrace.driver.coordinator import Coordinator
 from headrace.driver.planning import identity, plan_job
@@ -52,8 +52,10 @@ class LocalRun:
     Sinks of the job are replaced by collecting ones, read with ``rows``.
     """
 
-    def __init__(self, job: Jobs, checkpoint: Path, *, pause: Pause | None = None, **options: Any) -> None:
-        self.plan: JobPlan = plan_job(job, checkpoint, Settings.of(**options), collect=True)
+    def __init__(
+        self, job: Jobs, checkpoint: Path, *, pause: Pause | None = None, **settings: Unpack[RunSettings]
+    ) -> None:
+        self.plan: JobPlan = plan_job(job, checkpoint, Settings.of(**settings), collect=True)
         self.versions = Versions(checkpoint)
         self._pause = pause or (lambda stage, index: 0.0)
         self._spark_checkpoint = checkpoint / "spark"
@@ -296,7 +298,7 @@ class _Task(threading.Thread):
 
 
 def run_local(
-    job: Jobs, *, mode: str = "realtime", seed: int | None = None, **options: Any
+    job: Jobs, *, seed: int | None = None, **settings: Unpack[RunSettings]
 ) -> dict[str, list[dict[str, Any]]]:
     """Run a bounded job to its end and return the rows of each sink, by name.
 
@@ -305,8 +307,8 @@ def run_local(
     dice = random.Random(seed)
     pause: Pause | None = None if seed is None else lambda stage, index: dice.random() * 0.003
     with tempfile.TemporaryDirectory(prefix="headrace-local-") as directory:
-        options.setdefault("report", "10 ms")
-        run = LocalRun(job, Path(directory), pause=pause, mode=mode, **options)
+        settings.setdefault("report", "10 ms")
+        run = LocalRun(job, Path(directory), pause=pause, **settings)
         try:
             run.run()
             sinks = [n.name for n in run.plan.graph.nodes if n.name in run.plan.layout.stage_of and hasattr(n, "sink")]

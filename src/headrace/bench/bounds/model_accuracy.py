@@ -107,7 +107,7 @@ def measure(session: Any, setting: AccuracySetting, *, rate: Any = None, seconds
                     raise HeadraceError(f"{setting} did not end")
         finally:
             run.stop()
-            run.forget()
+            run.delete_temporary_checkpoint()
         table = recorder.read()
     seen = np.bincount(table["seq"], minlength=total)
     began_s = table["due_us"].min() / 1e6 + _WARMUP_S

@@ -25,12 +25,13 @@ from headrace.bench.hashing.resident import NO_STATE, resident
 from headrace.bench.hashing.workloads import I64, all_of_zipf, trigrams
 from headrace.bench.measuring.peakmemory import peak_rss_mb
 from headrace.bench.stock.jobs import run_stock
+from headrace.graph.nodes import Engine
 from headrace.spark.session import open_session
 from headrace.state.index.policies import INC
 from headrace.state.spill.bounded import ENGINES
 
 STATES_PER_BOUND = 10
-_JOB_ENGINES = ("auto", "inc", "dinc")
+_JOB_ENGINES: tuple[Engine, ...] = ("auto", "inc", "dinc")
 _SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64())])
 _SKEW, _FILES, _WARM_ITEMS = 1.0, 4, 2000
 
@@ -121,10 +122,11 @@ def _ours(root: Path, counted: Counted, memory_bytes: int) -> list[dict[str, Any
     return made
 
 
-def _count(trigrams_in: Path, out: Path, engine: str, memory_bytes: int, session: Any) -> float:
+def _count(trigrams_in: Path, out: Path, engine: Engine, memory_bytes: int, session: Any) -> float:
     job = hr.Job("bench-trigrams")
     keyed = job.source("trigrams", hr.replay(trigrams_in)).key_by("k").window(hr.whole_input())
-    counts = keyed.reduce(name="count", n=hr.count(), engine=engine, memory=memory_bytes, parallelism=1)
+    kept = hr.keep(memory=memory_bytes, engine=engine)
+    counts = keyed.reduce(name="count", state=kept, parallelism=1, n=hr.count())
     counts.sink("out", hr.parquet(out))
     began = time.monotonic()
     hr.run(job, mode="batch", spark=session)

@@ -116,7 +116,8 @@ def _average(session: Any, trades: Path, size_s: int, form: str, settings: dict[
     window = hr.sliding(f"{size_s} s", every="1 s")
     job = hr.Job("bench-combine")
     keyed = job.source("trades", hr.replay(trades), event_time="at").key_by("symbol").window(window)
-    average = keyed.reduce(name="average", cents=hr.sum("cents"), trades=hr.count(), combine=form == "combine")
+    kept = hr.keep(combine=form == "combine")
+    average = keyed.reduce(name="average", state=kept, cents=hr.sum("cents"), trades=hr.count())
     with recording(("end_s", "symbol", "cents", "trades")) as recorder:
         average.map_batch(as_numbers, name="numbers").sink("out", hr.callback(recorder))
         before_s = driver_cpu_s()

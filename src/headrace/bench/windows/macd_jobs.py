@@ -57,7 +57,7 @@ def averages(trades: Stream, *, combine: bool) -> Stream:
     fast, slow = (
         trades.key_by("symbol")
         .window(hr.sliding(size_s, every=SLIDE_S))
-        .reduce(name=name, cents=hr.sum("cents"), trades=hr.count(), combine=combine)
+        .reduce(name=name, cents=hr.sum("cents"), trades=hr.count(), state=hr.keep(combine=combine))
         for name, size_s in (("fast", FAST_S), ("slow", SLOW_S))
     )
     pairs = fast.key_by("symbol", "window_end").window(hr.tumbling(SLIDE_S))

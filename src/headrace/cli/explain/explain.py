@@ -33,7 +33,7 @@ def explain(
         from headrace.driver.planning import plan_job
         from headrace.spark.session import needed
 
-        settings = Settings.of(mode=mode, **({"parallelism": parallelism} if parallelism else {}))
+        settings = Settings.of(mode=mode, parallelism=parallelism or Settings().parallelism)
         plan = plan_job(load_job(app), _NOWHERE, settings)
         answer |= explanation(plan, needed(mode))
         found: dict[str, Any] | None = None

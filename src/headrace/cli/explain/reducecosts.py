@@ -78,10 +78,10 @@ def stored_bytes(node: SourceNode) -> int | None:
 
 
 def _input_bytes(plan: JobPlan, node: ReduceNode, size: Callable[[SourceNode], int | None]) -> int | None:
-    """``expect`` records, or what all sources above it have: steps between are taken to keep the size."""
-    if node.expect is not None:
+    """``max_records`` records, or what all sources above it have: steps between are taken to keep the size."""
+    if node.max_records is not None:
         schema = plan.schema_into(node.name)
-        return node.expect * sum(8 if pa.types.is_primitive(field.type) else _TEXT_BYTES for field in schema)
+        return node.max_records * sum(8 if pa.types.is_primitive(field.type) else _TEXT_BYTES for field in schema)
     above, sizes = [node.name], []
     while above:
         step = plan.graph.by_name[above.pop()]

@@ -7,7 +7,7 @@ Parquet the row group and the rows taken from it.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -85,17 +85,24 @@ def parser_of(format: Format, schema: pa.Schema, header: list[str] | None = None
 
 
 def open_cursor(
-    path: Path, format: Format, schema: pa.Schema, position: Position, *, block_bytes: int = BLOCK_BYTES
+    path: Path,
+    format: Format,
+    schema: pa.Schema,
+    position: Position,
+    *,
+    block_bytes: int = BLOCK_BYTES,
+    columns: Sequence[str] | None = None,
 ) -> Cursor:
-    """Open a file at a position (``{}``: at its start)."""
+    """Open a file at a position (``{}``: at its start); ``columns`` are those of a CSV file without a header line."""
     if format == "parquet":
         return ParquetCursor(path, schema, position)
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        start, header = read_start(path, descriptor, format)
+        start, header = read_start(path, descriptor, format, columns)
         if header and not set(header) & set(schema.names):
             raise SchemaError(
-                f"{path} has none of the columns {schema.names}; its first line must name columns, it is {header}"
+                f"{path} has none of the columns {schema.names}; its first line must name columns, it is {header}; "
+                f"if that is a record already, give header=False"
             )
         size = os.fstat(descriptor).st_size
         position = {"pos": start, **position}

@@ -6,7 +6,7 @@ import csv
 import glob
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -69,11 +69,33 @@ def known_format(path: Path, format: Format | None) -> Format:
     return known
 
 
-def read_start(path: Path, descriptor: int, format: Format) -> tuple[int, list[str] | None]:
-    """Where the records of a text file start, and the column names of a CSV file."""
+def headless_columns(
+    header: bool, format: Format | None, schema: pa.Schema | None, where: str
+) -> tuple[str, ...] | None:
+    """The columns of CSV files without a header line, which only a schema can name; ``None`` if they have one."""
+    if header:
+        return None
+    if format not in (None, "csv"):
+        raise ConfigError(f"{where}: header=False is about CSV files, but format is {format!r}; leave one out")
+    if schema is None:
+        raise ConfigError(
+            f"{where}: without a header line nothing names the columns; declare all, in the order they stand in: "
+            f"schema={{'ts': 'int64', …}}"
+        )
+    if len(set(schema.names)) < len(schema.names):
+        raise SchemaError(f"{where}: a column is declared twice: {schema.names}")
+    return tuple(schema.names)
+
+
+def read_start(
+    path: Path, descriptor: int, format: Format, columns: Sequence[str] | None = None
+) -> tuple[int, list[str] | None]:
+    """Where the records of a text file start, and the column names of a CSV file: ``columns``, or its first line."""
     start = len(_BOM) if os.pread(descriptor, len(_BOM), 0) == _BOM else 0
     if format != "csv":
         return start, None
+    if columns is not None:
+        return start, list(columns)
     line, size = b"", 64 * 2**10
     while b"\n" not in line and len(line) <= MAX_LINE_BYTES:
         more = os.pread(descriptor, size, start + len(line))

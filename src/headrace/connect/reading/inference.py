@@ -5,18 +5,16 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import pyarrow as pa
 
 from headrace.errors import SchemaError
-
-SchemaLike: TypeAlias = "pa.Schema | Mapping[str, str | pa.DataType]"
+from headrace.schemas import SchemaLike, to_schema
 
 INFER_ROWS = 1000
 # A few wrong values among the first records must not change a column's type: they are bad records.
 _CLEAR_SHARE = 0.95
-_PYTHON_NAMES = {"int": pa.int64(), "float": pa.float64()}
 
 
 def as_schema(declared: SchemaLike | None) -> pa.Schema | None:
@@ -25,23 +23,12 @@ def as_schema(declared: SchemaLike | None) -> pa.Schema | None:
     >>> as_schema({"ts": "int64", "likes": pa.float64()}).names
     ['ts', 'likes']
     """
-    if declared is None or isinstance(declared, pa.Schema):
-        return declared
-    if not isinstance(declared, Mapping) or not declared:
-        raise SchemaError(f"schema must be a pyarrow.Schema or a mapping like {{'ts': 'int64'}}, not {declared!r}")
-    return pa.schema([(name, _type_of(name, kind)) for name, kind in declared.items()])
-
-
-def _type_of(column: str, kind: str | pa.DataType) -> pa.DataType:
-    if isinstance(kind, pa.DataType):
-        return kind
-    try:
-        return _PYTHON_NAMES.get(kind) or pa.type_for_alias(kind)
-    except (ValueError, AttributeError, TypeError):
-        raise SchemaError(
-            f"column {column!r}: {kind!r} is not a type name; write for example 'int64', 'float64', 'string', "
-            "'bool', 'timestamp[us]', or give a pyarrow type"
-        ) from None
+    if declared is None:
+        return None
+    schema = to_schema(declared)
+    if not schema.names:
+        raise SchemaError("a schema names at least one column, such as {'ts': 'int64'}")
+    return schema
 
 
 def empty_batch(schema: pa.Schema) -> pa.RecordBatch:

@@ -199,8 +199,8 @@ class PaneReduce(Reduce):
         spill = self._place.spill or spill_home()
         windowed = isinstance(node.window, TimeWindow)
         frequent = None
-        if node.expect is not None and node.at_least is not None and node.coverage is not None:
-            frequent = Frequent(node.at_least[1], node.expect, node.coverage)
+        if node.max_records is not None and node.at_least is not None and node.coverage is not None:
+            frequent = Frequent(node.at_least[1], node.max_records, node.coverage)
         bound = Bound(node.memory_bytes, engine, spill, self._place.slices, windowed=windowed, frequent=frequent)
         parts = Parts(self.new_table, self.new_partials)
         return MrHash(parts, bound, self._schema, node.keys) if engine == "mr" else BoundedTable(parts, bound)

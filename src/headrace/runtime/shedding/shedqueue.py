@@ -1,4 +1,4 @@
-"""The input queue of a reduce with ``late="shed"``: what cannot be processed in time is abandoned (SCALLA, 2.13).
+"""The input queue of a reduce with ``overload=hr.shed()``: what cannot be processed in time is abandoned (SCALLA, 2.13).
 
 A record's deadline is when its buffer's oldest record was due, or read, plus the bound: buffers do not say when
 each record was, and event time need not be the clock's, so the thesis's deadline by window does not apply. With
@@ -134,8 +134,8 @@ def shed_queues(plan: JobPlan, operators: Iterable[Operator]) -> dict[str, ShedQ
     """A queue for each step that sheds; none where stages run one after the other: there nothing is late."""
     queues = {}
     for operator in operators:
-        if plan.eager and isinstance(operator, Reduce) and operator.node.late == "shed":
-            bound_us = operator.node.shed_after_us or bound_through(plan.graph, operator.name)
+        if plan.eager and isinstance(operator, Reduce) and operator.node.overload is not None:
+            bound_us = operator.node.overload.after_us or bound_through(plan.graph, operator.name)
             assert bound_us is not None, "the graph was validated"
             costs_differ = operator.node.memory_bytes is not None
             queues[operator.name] = ShedQueue(bound_us, operator.on_disk if costs_differ else None)

@@ -217,7 +217,7 @@ class BoundedTable:
         """Make room; where it is keys that are long, have slots for so many only from now on."""
         if self.lossy:
             raise DataError(
-                "keys are so long that fewer fit than expect= relies on; give more memory=, or leave it out"
+                "keys are so long that fewer fit than max_records= relies on; give more memory=, or leave it out"
             )
         rows = self.table.all_rows()
         wanted = -(-len(rows) // _RELIEF)
@@ -244,8 +244,8 @@ class BoundedTable:
         frequent, tuples = self.bound.frequent, self.table.index.figures.tuples
         if frequent is not None and tuples > frequent.max_records:
             raise DataError(
-                f"more records came than expect={frequent.max_records}, on which it relied that nothing has to be "
-                f"written to disk; expect more, or leave out expect="
+                f"more records came than max_records={frequent.max_records}, on which it relied that nothing has to be "
+                f"written to disk; give more, or leave out max_records="
             )
 
     def _buckets_of(self, rows: pa.RecordBatch) -> Buckets:

@@ -1,7 +1,7 @@
 """Reducers as columns: every table row has one accumulator per reducer.
 
 Three families share one interface. ``Numeric`` keeps fixed-width numpy columns updated by scatter.
-``Entries`` keeps several values per row (top_k, distinct, quantile, collect, first, last) as Arrow
+``Entries`` keeps several values per row (top_k, count_distinct, quantile, collect_list, first, last) as Arrow
 columns that are appended to and compacted as a whole. ``UserState`` keeps a user's Python objects
 (``state.table.userstates``). The first two never loop over records in Python. A partial (what ``export`` gives) can be merged
 anywhere states meet: in an output buffer, a pane, another slice (SCALLA's ``init / cb / fn``).
@@ -77,7 +77,7 @@ def accumulator(
     if reducer.kind in ("sum", "mean") and not is_number(column):
         raise SchemaError(f"{reducer.describe()} needs a numeric column, but {reducer.column!r} is {column}")
     ranked = schema.field(reducer.by).type if reducer.by is not None else column
-    if pa.types.is_nested(ranked) and reducer.kind in ("min", "max", "top_k", "distinct"):
+    if pa.types.is_nested(ranked) and reducer.kind in ("min", "max", "top_k", "count_distinct"):
         raise SchemaError(f"{reducer.describe()} needs a column of values that can be ranked, not {ranked}")
     if reducer.kind in ENTRY_KINDS or (reducer.kind in ("min", "max") and not is_fixed_width(column)):
         return Entries(name, reducer, schema)

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from headrace.errors import SchemaError
 from headrace.graph.reduction import Aggregate
 
-ENTRY_KINDS = ("top_k", "distinct", "quantile", "first", "last", "collect")
+ENTRY_KINDS = ("top_k", "count_distinct", "quantile", "first", "last", "collect_list")
 Rows = npt.NDArray[np.int64]
 
 _ACCURACY = 0.01
@@ -25,7 +25,7 @@ _COMPACT_AT = 65_536
 
 
 class Entries:
-    """top_k, distinct, quantile, collect, first, last, and min/max of text.
+    """top_k, count_distinct, quantile, collect_list, first, last, and min/max of text.
 
     An entry is a row number and up to two columns: ``order`` (what it is ranked by) and ``value``.
     """
@@ -42,17 +42,17 @@ class Entries:
             self._value, self._order = pa.int64(), pa.int64()
         elif self._kind == "top_k" and reducer.by is not None:
             self._order = schema.field(reducer.by).type
-        elif self._kind in ("first", "last", "collect"):
+        elif self._kind in ("first", "last", "collect_list"):
             self._order = pa.int64()
         struct = [pa.field("value", self._value)]
         if self._order is not None:
             struct.append(pa.field("order", self._order))
         self.fields = [pa.field(f"{name}.entries", pa.list_(pa.struct(struct)))]
         self.result = {
-            "distinct": pa.int64(),
+            "count_distinct": pa.int64(),
             "quantile": pa.float64(),
             "top_k": pa.list_(column),
-            "collect": pa.list_(column),
+            "collect_list": pa.list_(column),
         }.get(self._kind, column)
         self._chunks: list[pa.Table] = []
         self._loose = 0
@@ -114,12 +114,12 @@ class Entries:
         table, offsets = self._grouped(rows)
         values = _flat(table["value"].combine_chunks())
         lengths = np.diff(offsets)
-        if self._kind == "distinct":
+        if self._kind == "count_distinct":
             return pa.array(lengths)
         if self._kind == "quantile":
             counts = table["order"].to_numpy() if table.num_rows else np.array([], np.int64)
             return _quantiles(values.to_numpy(zero_copy_only=False), counts, offsets, float(self._q or 0.0))
-        if self._kind in ("top_k", "collect"):
+        if self._kind in ("top_k", "collect_list"):
             return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), values)
         taken = pa.array(np.where(lengths > 0, offsets[:-1], 0), mask=lengths == 0)
         return values.take(taken) if len(values) else pa.nulls(len(rows), self.result)
@@ -149,7 +149,7 @@ class Entries:
         rows = table["row"].to_numpy()
         if self._kind in ("first", "last", "min", "max", "top_k"):
             table = table.filter(pa.array(_rank(rows) < self._k))
-        elif self._kind == "distinct":
+        elif self._kind == "count_distinct":
             table = table.filter(pa.array(_first_of_pair(table)))
         elif self._kind == "quantile" and table.num_rows:
             heads = np.flatnonzero(_first_of_pair(table))

@@ -1,0 +1,170 @@
+"""Streams grouped by key: reduced, processed with state, or joined."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args
+
+from headrace.api.options import STEP_DEFAULTS, Latency, ParallelismLike, StepSettings, step_options
+from headrace.api.reducing import AtLeast, ReduceState, own_columns, result_columns
+from headrace.config import spelled_out
+from headrace.errors import GraphError
+from headrace.graph.nodes import JoinHow, JoinNode, OnError, ProcessNode, ReduceNode, Shed, StateKind
+from headrace.graph.reduction import Reducer
+from headrace.graph.windowing import Window
+from headrace.schemas import SchemaLike
+
+if TYPE_CHECKING:
+    from headrace.api.job import Job
+    from headrace.api.stream import Stream
+
+_with_step_settings = spelled_out(StepSettings, STEP_DEFAULTS)
+_GROUPS = {
+    "state": (ReduceState, "hr.keep(memory='64 MB')"),
+    "overload": (Shed, "hr.shed(after='200 ms')"),
+    "emit": (AtLeast, "hr.at_least(n=50)"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedStream:
+    """A stream grouped by key, perhaps cut into windows; ``reduce``, ``process`` or ``join`` it."""
+
+    job: Job
+    name: str
+    keys: tuple[str, ...]
+    windowed: Window | None = None
+
+    def window(self, window: Window) -> KeyedStream:
+        """Cut each key's records into windows."""
+        if not isinstance(window, Window):
+            raise GraphError(
+                f"window after {self.name!r} needs a window such as hr.tumbling('10 s'), not {window!r:.80}"
+            )
+        return replace(self, windowed=window)
+
+    def reduce(
+        self,
+        columns: Mapping[str, Reducer] | None = None,
+        /,
+        *,
+        name: str | None = None,
+        state: ReduceState | None = None,
+        overload: Shed | None = None,
+        emit: AtLeast | None = None,
+        parallelism: ParallelismLike | None = None,
+        latency: Latency = "read-ready",
+        on_error: OnError | None = None,
+        returns: SchemaLike | None = None,
+        deterministic: bool = True,
+        **reducers: Reducer,
+    ) -> Stream:
+        """One row per key and window, with a column per reducer: ``reduce(n=hr.count(), likes=hr.sum("likes"))``.
+
+        Without a window the step keeps a running result per key and emits it whenever it changed.
+
+        ``state=hr.keep(memory="64 MB")``: how its state is kept. ``overload=hr.shed(after="200 ms")``: what it does
+        under more load than it can carry. ``emit=hr.at_least(n=50)``: only results that reach this, as soon as they do.
+
+        A result column may have any name except those of the keys and of what the step adds itself (``window_start``
+        and ``window_end``; ``version`` and ``completeness`` of versioned windows; ``coverage`` if asked for). Columns
+        that are named like an option are given in a mapping: ``reduce({"state": hr.last("state")}, n=hr.count())``.
+        """
+        name = name or self.job.auto_name("reduce", self.name)
+        kept = state if isinstance(state, ReduceState) else ReduceState()
+        groups: dict[str, Any] = {"state": state, "overload": overload, "emit": emit}
+        options = {
+            "parallelism": parallelism, "latency": latency, "on_error": on_error, "returns": returns,
+            "deterministic": deterministic,
+        }  # fmt: skip
+        results = {**(columns or {}), **reducers}
+        result_columns(
+            name, results, (*self.keys, *own_columns(self.windowed, kept)), {"name": name, **groups, **options}
+        )
+        for option, (kind, example) in _GROUPS.items():
+            if groups[option] is not None and not isinstance(groups[option], kind):
+                raise GraphError(f"reduce {name!r}: {option}={groups[option]!r:.80} is not a value such as {example}")
+        node = ReduceNode(
+            name, self.keys, self.windowed, tuple(results.items()), (self.name,),
+            engine=kept.engine,
+            memory_bytes=kept.memory_bytes,
+            coverage=kept.coverage,
+            options=step_options(name, options),
+            at_least=(emit.column, emit.minimum) if emit is not None else None,
+            max_records=kept.max_records,
+            combine=kept.combine,
+            overload=overload,
+        )  # fmt: skip
+        return self.job.add(node)
+
+    @_with_step_settings
+    def process(
+        self,
+        fn: Callable[..., Any],
+        *,
+        state: Mapping[str, StateKind] | None = None,
+        on_timer: Callable[..., Any] | None = None,
+        name: str | None = None,
+        **options: Unpack[StepSettings],
+    ) -> Stream:
+        """Call ``fn(record, state, out)`` for each record with its key's state.
+
+        ``out(record)`` emits. ``state.timer(after="5 s")`` or ``state.timer(at=time)`` asks for a call
+        of ``on_timer(timer, state, out)`` in event time, or with ``clock="processing"`` in wall time.
+        An event timer fires when all input up to its time has been seen: where stages run one after
+        the other (microbatch, batch) that is after all records of the epoch. Timers that ``on_timer``
+        sets once the input has ended do not fire.
+        """
+        if self.windowed is not None:
+            raise GraphError(f"process after {self.name!r}: a window belongs to reduce or join; use timers here")
+        name = name or self.job.auto_name("process", self.name)
+        if not callable(fn) or not (on_timer is None or callable(on_timer)):
+            raise GraphError(f"process {name!r} needs functions: fn(record, state, out), on_timer(timer, state, out)")
+        if not isinstance(state or {}, Mapping):
+            raise GraphError(f"process {name!r}: state= declares states by name, such as {{'seen': hr.value()}}")
+        for what, kind in (state or {}).items():
+            if kind not in get_args(StateKind):
+                raise GraphError(f"process {name!r}: state {what!r} must be hr.value(), hr.queue() or hr.mapping()")
+        node = ProcessNode(
+            name, self.keys, fn, tuple((state or {}).items()), (self.name,), on_timer, step_options(name, options)
+        )
+        return self.job.add(node)
+
+    @_with_step_settings
+    def join(
+        self,
+        other: KeyedStream,
+        *,
+        how: JoinHow | Literal["full"] = "inner",
+        name: str | None = None,
+        **options: Unpack[StepSettings],
+    ) -> Stream:
+        """Join two keyed streams on equal keys within each window.
+
+        Both sides are keyed by columns of the same names, in the same order; rename columns with ``map_batch`` where
+        they differ. The window is given on this side and cuts both. ``how`` is ``"inner"``, ``"left"``, ``"right"`` or
+        ``"outer"`` (also ``"full"``, which is the same). Columns of the other side whose names this side has too get
+        the suffix ``_right``.
+        """
+        same_job(self, other)
+        name = name or self.job.auto_name("join", self.name)
+        if self.windowed is None:
+            raise GraphError(f"join {name!r} needs a window: left.key_by(...).window(hr.tumbling('10 s')).join(right)")
+        if self.keys != other.keys:
+            raise GraphError(
+                f"join {name!r}: both sides need key columns of the same names in the same order, not {self.keys} and "
+                f"{other.keys}; rename them before key_by"
+            )
+        if how not in (*get_args(JoinHow), "full"):
+            raise GraphError(f"join {name!r}: how={how!r} is not inner, left, right or outer")
+        kind: JoinHow = "outer" if how == "full" else how
+        return self.job.add(
+            JoinNode(name, self.keys, self.windowed, kind, (self.name, other.name), step_options(name, options))
+        )
+
+
+def same_job(one: Stream | KeyedStream, other: Stream | KeyedStream) -> None:
+    """Raise GraphError if two streams are of different jobs."""
+    if one.job is not other.job:
+        raise GraphError(f"{one.name!r} and {other.name!r} belong to different jobs; build both on one hr.Job")

@@ -1,0 +1,151 @@
+"""Settings of one run as numbers, with their defaults; workers get them whole."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from difflib import get_close_matches
+from typing import Any, Literal, Unpack
+
+from headrace.config.schedules import Schedule, Transition, check_schedule
+from headrace.config.written import MODES, Mode, RunSettings
+from headrace.errors import ConfigError
+from headrace.units import duration_s, in_words, size_bytes, size_in_words
+
+_TRANSITION = Transition()
+_RENAMED = {"cut": "flush", "cut_bytes": "flush_bytes"}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How a job runs, as workers get it; what each setting means is said in ``RunSettings``.
+
+    ``epoch_auto`` is None where the user did not say, so that the job's constraints decide.
+    """
+
+    mode: Mode = "realtime"
+    parallelism: int = 2
+    slices: int = 64
+    epoch_s: float = 120.0
+    epoch_auto: bool | None = None
+    recovery_s: float | None = None
+    flush_s: float = 0.008
+    flush_bytes: int = 1_000_000
+    poll_rows: int = 131_072
+    queue_bytes: int = 64_000_000
+    chunk_s: float = 5.0
+    chunk_bytes: int = 8_000_000
+    report_s: float = 1.0
+    lease_s: float = 5.0
+    sample_share: float = 0.1
+    idle_s: float = 1.0
+    join_timeout_s: float = 60.0
+    max_attempts: int = 3
+    restart_backoff_s: float = 0.5
+    trigger_s: float = 0.0
+    flush_by: Literal["deadline", "size"] = "deadline"
+    chaining: Literal["static", "dynamic"] = "static"
+    debug_state: bool = False
+    share: bool = True
+    schedule: Schedule = "direct"
+    budget_bytes: int | None = None
+    hybrid: Transition = _TRANSITION
+    executors: tuple[int, int] | None = None
+    release_s: float = 60.0
+
+    @staticmethod
+    def of(**settings: Unpack[RunSettings]) -> Settings:
+        """Settings from what users write.
+
+        >>> Settings.of(epoch="30 s", flush="10 ms").flush_s
+        0.01
+        """
+        values: dict[str, Any] = {}
+        for name, value in settings.items():
+            if name not in RunSettings.__annotations__:
+                raise ConfigError(_unknown(name))
+            if name == "epoch":
+                values["epoch_auto"] = value == "auto"
+                if value == "auto":
+                    continue
+            field = field_of(name)
+            values[field] = _number(name, field, value)
+        made = replace(Settings(), **values)
+        made._check()
+        return made
+
+    def _check(self) -> None:
+        if self.mode not in MODES:
+            raise ConfigError(f"mode {self.mode!r} is not one of {', '.join(MODES)}")
+        check_schedule(self.schedule)
+        for name, minimum in (("parallelism", 1), ("slices", 1), ("poll_rows", 1), ("max_attempts", 1)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < minimum:
+                raise ConfigError(f"{name} must be a whole number of at least {minimum}, not {value!r}")
+        if self.flush_by not in ("deadline", "size"):
+            raise ConfigError(f"flush_by {self.flush_by!r} is not 'deadline' or 'size'")
+        if self.chaining not in ("static", "dynamic"):
+            raise ConfigError(f"chaining {self.chaining!r} is not 'static' or 'dynamic'")
+        if self.slices > 65_535:
+            raise ConfigError(f"slices must be at most 65535, not {self.slices}")
+        if self.epoch_s < 1:
+            raise ConfigError("epoch must be at least 1 s: Spark needs a good part of that between two epochs")
+        if self.recovery_s is not None and self.recovery_s < 1:
+            raise ConfigError("recovery must be at least 1 s: half an epoch is repeated, and epochs take 1 s or more")
+
+
+_FIELDS = frozenset(field.name for field in fields(Settings))
+
+
+def field_of(name: str) -> str:
+    """The field of ``Settings`` that a user's setting is kept in, in seconds or bytes where it is a time or a size."""
+    return next(field for field in (f"{name}_s", f"{name}_bytes", name) if field in _FIELDS)
+
+
+def _number(name: str, field: str, value: Any) -> Any:
+    """A setting's value as ``Settings`` keeps it."""
+    if value is None and getattr(Settings(), field) is None:
+        return None
+    if field.endswith("_s"):
+        return duration_s(value, name)
+    if field.endswith("_bytes"):
+        return size_bytes(value, name)
+    if name == "hybrid":
+        return Transition.of(value)
+    return executor_limits(value) if name == "executors" else value
+
+
+def _unknown(name: str) -> str:
+    known = sorted(RunSettings.__annotations__)
+    close = _RENAMED.get(name) or next(iter(get_close_matches(name, known, n=1)), None)
+    meant = f" (did you mean {close!r}?)" if close else ""
+    return f"unknown setting {name!r}{meant}; known: {', '.join(known)}"
+
+
+def default_settings() -> dict[str, Any]:
+    """The defaults as users would write them.
+
+    >>> default_settings()["epoch"], default_settings()["queue"]
+    ('2 min', '64 MB')
+    """
+    defaults = {}
+    for name in RunSettings.__annotations__:
+        value = getattr(Settings(), field := field_of(name))
+        if value is not None and field.endswith("_s"):
+            value = in_words(value)
+        elif value is not None and field.endswith("_bytes"):
+            value = size_in_words(value)
+        defaults[name] = value
+    return defaults
+
+
+def executor_limits(value: Any) -> tuple[int, int] | None:
+    """From what users write: ``(1, 4)``, or None."""
+    if value is None:
+        return None
+    try:
+        minimum, maximum = value
+    except (TypeError, ValueError):
+        minimum, maximum = None, None
+    if not (isinstance(minimum, int) and isinstance(maximum, int) and 1 <= minimum <= maximum):
+        raise ConfigError(f"executors must be (min, max) such as (1, 4), not {value!r}")
+    return minimum, maximum

@@ -1,0 +1,78 @@
+"""Settings of a run as users write them: one definition for editors, ``Settings.of`` and ``docs/api.md``."""
+
+from __future__ import annotations
+
+from typing import Literal, TypedDict
+
+from headrace.config.schedules import Schedule, Transition
+from headrace.units import Duration, Size
+
+Mode = Literal["realtime", "microbatch", "batch"]
+MODES: tuple[Mode, ...] = ("realtime", "microbatch", "batch")
+
+
+class RunSettings(TypedDict, total=False):
+    """Settings of a run as users write them; ``Settings`` has them as numbers, with their defaults."""
+
+    mode: Mode
+    """``"realtime"``, ``"microbatch"`` or ``"batch"``."""
+    parallelism: int
+    """Subtasks per stage, where a step does not say."""
+    slices: int
+    """Shares of each step's keys: the unit of stored state, fixed for the life of a checkpoint."""
+    epoch: Duration
+    """Time between commits, or ``"auto"``. Shorter means less to redo after a failure, longer fewer of the gaps, of a
+    fraction of a second, in which Spark starts the next epoch; the default keeps them well below one percent of the
+    time, so that they do not decide a p99. ``"auto"``, the default where a job has latency constraints or ``recovery``,
+    lets the bound, the gaps and ``recovery`` decide."""
+    recovery: Duration | None
+    """How much input a failure may repeat, on average."""
+    flush: Duration
+    """The longest time a record waits in an output buffer."""
+    flush_bytes: Size
+    """The size at which an output buffer is flushed at once."""
+    flush_by: Literal["deadline", "size"]
+    """What the controller adapts, where a job has latency constraints: how long a buffer waits, or how large it gets."""
+    chaining: Literal["static", "dynamic"]
+    """``"static"`` chains all steps between two shuffles; ``"dynamic"`` gives every stateless step a process that the
+    controller may do without."""
+    schedule: Schedule
+    """Which step of a subtask works next: ``"direct"`` passes each buffer through all of them at once, the others queue
+    buffers at every step (``docs/how-it-works.md``)."""
+    hybrid: Transition | tuple[float, float, float]
+    """Shapes the schedule of that name: ``(threshold, alpha, beta)``."""
+    budget: Size | None
+    """Memory of a subtask for queued buffers and state: reading stops when it is used up."""
+    queue: Size
+    """Memory for queued buffers alone, without ``budget``."""
+    poll_rows: int
+    """Records that a source hands over at once, at most."""
+    trigger: Duration
+    """Time between micro-batches; 0: one after the other."""
+    chunk: Duration
+    """How often changed state is written while an epoch runs."""
+    chunk_bytes: Size
+    """After how much changed state it is written at once."""
+    share: bool
+    """Whether steps that are equal run once."""
+    executors: tuple[int, int] | None
+    """``(min, max)``: a job with latency constraints has as many executors of a cluster as its elastic steps need.
+    Without it, all stay."""
+    release: Duration
+    """How long an executor is not needed before it is let go."""
+    idle: Duration
+    """Silence after which a live source holds back nobody's windows, where ``job.source`` does not say."""
+    report: Duration
+    """How often workers report, and the controller decides."""
+    sample_share: float
+    """Share of buffers that are measured."""
+    lease: Duration
+    """A worker process that gives no sign of life for so long is taken to hang."""
+    join_timeout: Duration
+    """How long all subtasks of an epoch may take to start."""
+    max_attempts: int
+    """How often an epoch is tried before the job fails."""
+    restart_backoff: Duration
+    """The pause before the first restart; it doubles with each further one."""
+    debug_state: bool
+    """Check state more often than needed, for tests."""
