@@ -30,6 +30,7 @@ class Outlet:
         self._edges: list[EdgeWriter] = []
         self._index = 0
         self._moved = False
+        self._chained = Orders().chained
         self._places = plan.layout.stage_of
         self.links: Links | None = None
         self.orders = Orders()
@@ -63,7 +64,7 @@ class Outlet:
 
     def obey(self, orders: Orders) -> None:
         """Take new orders; a change of chains waits until all that is buffered has left."""
-        self._moved = self.links is not None and orders.chained != self.orders.chained
+        self._moved = self.links is not None and orders.chained != self._chained
         self.orders = orders
         self._stamp.version = orders.version
         settings, active = self._plan.settings, orders.active.get(self._stage.index + 1)
@@ -77,6 +78,7 @@ class Outlet:
     def _move(self) -> None:
         if self.links is not None:
             layout, chained = self._plan.layout, self.orders.chained
+            self._chained = chained
             self._places = layout.places(layout.chained if chained is None else chained)
             self.links.place(self._places)
         self._moved = False
