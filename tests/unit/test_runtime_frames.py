@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from headrace.errors import CorruptionError, ProtocolError
 from headrace.graph.stages import Edge
 from headrace.runtime.batch import Batch, concat, from_wire, to_wire
-from headrace.runtime.metering.meter import ChannelMeter
-from headrace.runtime.metering.stamps import Stamp
 from headrace.runtime.operators.operator import Operator
+from headrace.runtime.wire.channelmeter import ChannelMeter, Stamp
 from headrace.runtime.wire.frames import Frame, Kind, decode, external_row, read_ipc
 from headrace.runtime.wire.inbound import Inbound
 

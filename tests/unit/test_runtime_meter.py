@@ -25,11 +25,11 @@ from headrace.measure.report import ChannelReport, Report, SubtaskReport
 from headrace.measure.sketches import Latencies, merged
 from headrace.measure.wire import unpack, unpack_flow
 from headrace.runtime.batch import Batch, concat
-from headrace.runtime.metering.meter import ChannelMeter, StepMeter
-from headrace.runtime.metering.stamps import Stamp, tagged
+from headrace.runtime.metering.meter import StepMeter
 from headrace.runtime.metering.tallies import Ages, Held, Tally
 from headrace.runtime.orders import Orders
 from headrace.runtime.wire import edges
+from headrace.runtime.wire.channelmeter import ChannelMeter, Stamp, tagged
 from headrace.runtime.wire.edges import EdgeWriter
 from headrace.runtime.wire.frames import Frame, decode
 from headrace.testing import LocalRun

@@ -18,7 +18,7 @@ import headrace as hr
 from headrace.errors import GraphError, UnitError
 from headrace.graph.paths import bound_through
 from headrace.runtime.batch import Batch
-from headrace.runtime.scheduling.queues import QueuedBuffer
+from headrace.runtime.operators.queues import QueuedBuffer
 from headrace.runtime.shedding.shedqueue import OnDisk, ShedQueue
 from headrace.testing import LocalRun, run_local, scripted
 

@@ -24,9 +24,9 @@ from headrace.connect.source import Offset, Poll
 from headrace.graph.nodes import SourceNode
 from headrace.graph.windowing import IDLE_US, NEVER_US, TimeWindow
 from headrace.runtime.batch import Batch
+from headrace.runtime.operators.eventtimes import first_end, last_end
 from headrace.runtime.operators.sources import SourceOperator
 from headrace.runtime.operators.usercode import Guard
-from headrace.runtime.reduce.direct import first_end, last_end
 from headrace.schemas import to_schema
 from headrace.testing import PAUSE, LocalRun, run_local, scripted
 

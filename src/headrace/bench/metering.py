@@ -8,8 +8,8 @@ import msgpack
 
 from headrace.measure.report import Report
 from headrace.measure.wire import pack, pack_flow
-from headrace.runtime.metering.meter import ChannelMeter, StepMeter
-from headrace.runtime.metering.stamps import Stamp
+from headrace.runtime.metering.meter import StepMeter
+from headrace.runtime.wire.channelmeter import ChannelMeter, Stamp
 from headrace.runtime.wire.frames import Frame, Kind
 
 _STEPS, _SENDERS = 8, 16

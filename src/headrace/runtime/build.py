@@ -21,8 +21,7 @@ from headrace.graph.nodes import (
 )
 from headrace.graph.stages import Edge, Stage
 from headrace.graph.windowing import TimeWindow, WholeInput
-from headrace.runtime.metering.meter import ChannelMeter, StepMeter
-from headrace.runtime.metering.stamps import Stamp
+from headrace.runtime.metering.meter import StepMeter
 from headrace.runtime.operators.joins import Join
 from headrace.runtime.operators.operator import Operator
 from headrace.runtime.operators.process import Process
@@ -36,6 +35,7 @@ from headrace.runtime.reduce.keyedreduce import KeyedReduce
 from headrace.runtime.reduce.paned import PanedReduce
 from headrace.runtime.reduce.reduce import Place, Reduce, WholeInputReduce, make_table
 from headrace.runtime.reduce.sharedpanes import SharedPanes
+from headrace.runtime.wire.channelmeter import ChannelMeter, Stamp
 from headrace.runtime.wire.edges import Combiner, EdgeWriter
 from headrace.runtime.wire.frames import sender_id
 from headrace.runtime.wire.links import Link, Links

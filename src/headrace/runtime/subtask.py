@@ -19,15 +19,15 @@ from headrace.errors import FencedError, ProtocolError
 from headrace.graph.nodes import SinkNode
 from headrace.runtime.batch import Batch
 from headrace.runtime.build import build_operators
-from headrace.runtime.metering.reporting import Reporter
-from headrace.runtime.metering.stamps import Stamp
+from headrace.runtime.clock import now_us
 from headrace.runtime.operators.sinks import SinkOperator
 from headrace.runtime.operators.sources import SourceOperator
 from headrace.runtime.orders import Orders
 from headrace.runtime.plan import Description, JobPlan, Ticket
 from headrace.runtime.reduce.reduce import Reduce
+from headrace.runtime.reporting import Reporter
 from headrace.runtime.scheduling.scheduler import Scheduler
-from headrace.runtime.wire.edges import now_us
+from headrace.runtime.wire.channelmeter import Stamp
 from headrace.runtime.wire.inbox import End, Inbox, Row
 from headrace.runtime.wire.intake import Intake
 from headrace.runtime.wire.outlet import Outlet

@@ -13,8 +13,9 @@ import pyarrow.compute as pc
 
 from headrace.graph.windowing import FOREVER_US, IDLE_US, NEVER_US
 from headrace.runtime.batch import Batch
+from headrace.runtime.clock import now_us
 from headrace.runtime.metering.meter import StepMeter
-from headrace.runtime.scheduling.queues import InputQueue, QueuedBuffer
+from headrace.runtime.operators.queues import InputQueue, QueuedBuffer
 from headrace.state.durable.changes import Store
 
 
@@ -71,7 +72,7 @@ class Operator:
     def work(self, waiting: QueuedBuffer) -> None:
         """Process a buffer whose turn has come."""
         if waiting.began is not None:
-            waiting.began(time.time_ns() // 1000)
+            waiting.began(now_us())
         if isinstance(waiting.data, Batch):
             self.process(waiting.port, waiting.data)
             return
@@ -89,9 +90,9 @@ class Operator:
     def _enqueue(self, waiting: QueuedBuffer) -> None:
         """Let what a step of the same subtask sent wait for its turn."""
         assert self.queue is not None
-        arrived_us = time.time_ns() // 1000
+        arrived_us = now_us()
         self.meter.arrived(arrived_us)
-        self.queue.put(replace(waiting, began=lambda now_us: self.meter.dequeued(now_us - arrived_us)))
+        self.queue.put(replace(waiting, began=lambda at_us: self.meter.dequeued(at_us - arrived_us)))
 
     def advance(self, port: int, watermark_us: int) -> None:
         """An input has come so far; it takes effect when all inputs have."""

@@ -19,16 +19,16 @@ from headrace.config import Schedule, check_schedule
 from headrace.graph.nodes import is_keyed
 from headrace.graph.paths import bound_through
 from headrace.measure.backlog import Backlog
+from headrace.runtime.clock import now_us
 from headrace.runtime.operators.operator import Operator
+from headrace.runtime.operators.queues import Fifo, InputQueue
 from headrace.runtime.operators.sources import SourceOperator
 from headrace.runtime.orders import Orders
 from headrace.runtime.plan import JobPlan
 from headrace.runtime.scheduling.disciplines import Head, make_policy
 from headrace.runtime.scheduling.pressure import Pressure
 from headrace.runtime.scheduling.profiling import StepProfile
-from headrace.runtime.scheduling.queues import Fifo, InputQueue
 from headrace.runtime.shedding.shedqueue import shed_queues
-from headrace.runtime.wire.edges import now_us
 from headrace.runtime.wire.inbox import Inbox
 
 _TURN_NS = 4_000_000

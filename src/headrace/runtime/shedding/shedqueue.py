@@ -17,13 +17,13 @@ import numpy.typing as npt
 
 from headrace.graph.paths import bound_through
 from headrace.runtime.batch import Batch
+from headrace.runtime.clock import now_us
 from headrace.runtime.operators.operator import Operator
+from headrace.runtime.operators.queues import QueuedBuffer, QueuedWatermark
 from headrace.runtime.plan import JobPlan
 from headrace.runtime.reduce.reduce import Reduce
-from headrace.runtime.scheduling.queues import QueuedBuffer, QueuedWatermark
 from headrace.runtime.shedding.deadlines import Item, KeyPlace, RecordCosts, batch_item, items_of
 from headrace.runtime.shedding.shedders import CostAware, EarliestDeadline, Shedder, ShedFigures
-from headrace.runtime.wire.edges import now_us
 
 OnDisk = Callable[[Batch], npt.NDArray[np.bool_]]
 """Which records' keys are not in memory."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -13,7 +12,8 @@ import pyarrow as pa
 from headrace.graph.stages import Edge
 from headrace.graph.windowing import NEVER_US, TimeWindow
 from headrace.runtime.batch import Batch, concat, to_wire
-from headrace.runtime.metering.stamps import Stamp
+from headrace.runtime.clock import now_us
+from headrace.runtime.wire.channelmeter import Stamp
 from headrace.runtime.wire.frames import Frame, Kind
 from headrace.state.grouping import Rows
 from headrace.state.hashing import slices_of
@@ -23,10 +23,6 @@ _COMBINE_GAIN = 1.3
 """Records per group from which combining before the shuffle pays; below it rows go as they are."""
 _RETRY_AFTER = 64
 _SMALL_SLICE = np.zeros(1, np.uint16)
-
-
-def now_us() -> int:
-    return time.time_ns() // 1000
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.runtime.wire.edges import now_us
+from headrace.runtime.clock import now_us
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,14 +9,13 @@ import pyarrow as pa
 from headrace.errors import ProtocolError
 from headrace.graph.stages import Edge
 from headrace.runtime.batch import Batch, from_wire, wire_schema
-from headrace.runtime.metering.meter import ChannelMeter
-from headrace.runtime.metering.stamps import Stamp
+from headrace.runtime.clock import now_us
 from headrace.runtime.operators.operator import Operator
+from headrace.runtime.operators.queues import QueuedBuffer
 from headrace.runtime.operators.sources import SourceOperator
 from headrace.runtime.plan import JobPlan
 from headrace.runtime.reduce.reduce import Reduce
-from headrace.runtime.scheduling.queues import QueuedBuffer
-from headrace.runtime.wire.edges import now_us
+from headrace.runtime.wire.channelmeter import ChannelMeter, Stamp
 from headrace.runtime.wire.frames import Frame, Kind, decode, read_ipc
 from headrace.runtime.wire.inbound import Inbound
 from headrace.runtime.wire.inbox import Row

@@ -16,10 +16,10 @@ import pyarrow as pa
 from headrace.errors import ProtocolError
 from headrace.graph.stages import Edge, Layout, Stage
 from headrace.runtime.batch import Batch, from_wire, wire_schema
-from headrace.runtime.metering.meter import ChannelMeter
-from headrace.runtime.metering.stamps import Stamp
+from headrace.runtime.clock import now_us
 from headrace.runtime.operators.operator import Receiver
-from headrace.runtime.wire.edges import EdgeWriter, now_us
+from headrace.runtime.wire.channelmeter import ChannelMeter, Stamp
+from headrace.runtime.wire.edges import EdgeWriter
 from headrace.runtime.wire.frames import Frame, Kind
 from headrace.runtime.wire.inbox import Row
 

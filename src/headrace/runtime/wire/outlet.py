@@ -8,12 +8,13 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.runtime.build import DeadLetter, build_edges, build_links
-from headrace.runtime.metering.stamps import Stamp
+from headrace.runtime.clock import now_us
 from headrace.runtime.operators.operator import Operator, Receiver
 from headrace.runtime.operators.usercode import Guard
 from headrace.runtime.orders import Orders
 from headrace.runtime.plan import JobPlan, Ticket
-from headrace.runtime.wire.edges import EdgeWriter, now_us
+from headrace.runtime.wire.channelmeter import Stamp
+from headrace.runtime.wire.edges import EdgeWriter
 from headrace.runtime.wire.frames import Frame, Kind, sender_id
 from headrace.runtime.wire.links import LEG_END, Links
 

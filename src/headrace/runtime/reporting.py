@@ -12,12 +12,12 @@ import psutil
 from headrace.measure.flows import Flow
 from headrace.measure.report import ChannelReport, Report, SubtaskReport
 from headrace.measure.wire import pack, pack_flow
-from headrace.runtime.metering.stamps import Stamp
 from headrace.runtime.operators.operator import Operator
 from headrace.runtime.operators.usercode import Guard
 from headrace.runtime.plan import JobPlan
 from headrace.runtime.reduce.reduce import Reduce
 from headrace.runtime.scheduling.scheduler import Scheduler
+from headrace.runtime.wire.channelmeter import Stamp
 from headrace.runtime.wire.intake import Intake
 from headrace.runtime.wire.outlet import Outlet
 from headrace.tokens import Token
