@@ -240,7 +240,9 @@ def flush(writer: EdgeWriter) -> Frame:
 
 def writer_of(stamp: Stamp | None = None) -> EdgeWriter:
     edge = Edge(3, "a", "b", 0, 1, (), keyed=False)
-    return EdgeWriter(edge, 0, 1, range(1), 1, np.zeros(0, np.int64), stamp=stamp or Stamp())
+    writer = EdgeWriter(edge, 1, 1, stamp or Stamp())
+    writer.begin(0, (), 1)
+    return writer
 
 
 def channel(stamp: Stamp | None = None) -> ChannelMeter:

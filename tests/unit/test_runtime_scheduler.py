@@ -22,7 +22,7 @@ import headrace as hr
 from headrace.config import SCHEDULES, Schedule, Settings
 from headrace.driver.planning import plan_job
 from headrace.graph.windowing import FOREVER_US, NEVER_US, TimeWindow
-from headrace.runtime.build import build_operators
+from headrace.runtime.build import build_stage
 from headrace.runtime.orders import Orders
 from headrace.runtime.plan import JobPlan
 from headrace.runtime.scheduling import scheduler as scheduling
@@ -62,7 +62,7 @@ class Stage:
     """A reduce, a map behind it, and a union of both, each with its queue; a worker that takes single buffers."""
 
     def __init__(self, plan: JobPlan, data: st.DataObject) -> None:
-        self.operators, _ = build_operators(plan, 1, None)
+        self.operators = build_stage(plan, 1).operators
         self.both, self.first = Catcher(), Catcher()
         self.operators["both"].outputs = [(self.both, 0)]
         self.operators["w"].outputs.append((self.first, 0))

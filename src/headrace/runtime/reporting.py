@@ -15,7 +15,6 @@ from headrace.measure.wire import pack, pack_flow
 from headrace.runtime.operators.operator import Operator
 from headrace.runtime.operators.usercode import Guard
 from headrace.runtime.plan import JobPlan
-from headrace.runtime.reduce.reduce import Reduce
 from headrace.runtime.scheduling.scheduler import Scheduler
 from headrace.runtime.wire.channelmeter import Stamp
 from headrace.runtime.wire.intake import Intake
@@ -77,7 +76,7 @@ class Reporter:
             "engines": {
                 operator.name: [operator.choice.engine, operator.choice.reason]
                 for operator in self._operators.values()
-                if isinstance(operator, Reduce) and operator.choice is not None
+                if operator.choice is not None
             },
         }
         self._control.tell("report", body)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -17,6 +18,10 @@ from headrace.runtime.clock import now_us
 from headrace.runtime.metering.meter import StepMeter
 from headrace.runtime.operators.queues import InputQueue, QueuedBuffer
 from headrace.state.durable.changes import Store
+from headrace.state.index.choosing import Choice
+
+OnDisk = Callable[[Batch], npt.NDArray[np.bool_]]
+"""Which records' keys are not in memory."""
 
 
 def lowest_of(watermarks: Iterable[int]) -> int:
@@ -33,13 +38,25 @@ class Receiver(Protocol):
     def watermark(self, port: int, watermark_us: int) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class ShedRule:
+    """How an operator sheds: what is not processed ``within_us`` of its birth (None: within the tightest bound on a path
+    through it) is abandoned. ``on_disk`` None: all records cost the same.
+    """
+
+    within_us: int | None
+    on_disk: OnDisk | None
+
+
 class Operator:
     """A step in one subtask.
 
     Subclasses implement ``on_batch`` and, where time matters, ``on_watermark``, ``on_clock`` and
     ``on_epoch_end``; ``stores`` names the state they keep. With a ``queue`` what it receives waits there
-    until the scheduler hands it to ``work`` and ``advance``.
+    until the scheduler hands it to ``work`` and ``advance``. ``polled``: it is read, not fed, so nothing queues for it.
     """
+
+    polled = False
 
     def __init__(self, name: str, ports: int = 1) -> None:
         self.name = name
@@ -154,8 +171,30 @@ class Operator:
     def stores(self) -> dict[str, Store]:
         return {}
 
+    def parts(self, slices: int) -> range:
+        """The numbers by which its state is divided among subtasks: those of the run's slices."""
+        return range(slices)
+
     def restored(self, slices: list[int]) -> None:
         """The slices assigned to this subtask have been loaded."""
+
+    def close(self) -> None:
+        """The subtask will not work again: leave nothing open, and nothing on disk that is not the checkpoint's."""
+
+    @property
+    def combined_schema(self) -> pa.Schema | None:
+        """The columns of the partial aggregates that it takes, if it takes any."""
+        return None
+
+    @property
+    def choice(self) -> Choice | None:
+        """What it has chosen by what it measured, and why, for reports."""
+        return None
+
+    @property
+    def shed_rule(self) -> ShedRule | None:
+        """None: nothing is abandoned, however late."""
+        return None
 
 
 def timestamps(times_us: Any, rows: int | None = None) -> pa.Array:

@@ -22,7 +22,6 @@ from headrace.measure.backlog import Backlog
 from headrace.runtime.clock import now_us
 from headrace.runtime.operators.operator import Operator
 from headrace.runtime.operators.queues import Fifo, InputQueue
-from headrace.runtime.operators.sources import SourceOperator
 from headrace.runtime.orders import Orders
 from headrace.runtime.plan import JobPlan
 from headrace.runtime.scheduling.disciplines import Head, make_policy
@@ -51,7 +50,7 @@ class Scheduler:
         origins = {step.name: step.origin for step in plan.layout.passes}
         self._bounds_us = [bound_through(plan.graph, origins.get(o.name, o.name)) for o in self._operators]
         self._measured = [StepProfile(_receivers(o)) for o in self._operators]
-        self._fed = sum(_receivers(o) for o in operators.values() if isinstance(o, SourceOperator))
+        self._fed = sum(_receivers(o) for o in operators.values() if o.polled)
         self._pressure = Pressure(plan.settings.budget_bytes, plan.settings.queue_bytes)
         self._inbox = Inbox(0)
         self._shedding = shed_queues(plan, self._operators)
@@ -197,7 +196,7 @@ def _has_queue(plan: JobPlan, stage: int, operator: Operator) -> bool:
     """
     at, node = plan.layout.stages[stage], plan.graph.by_name.get(operator.name)
     alone = at.first == at.last
-    return not isinstance(operator, SourceOperator) and (alone or (node is not None and is_keyed(node)))
+    return not operator.polled and (alone or (node is not None and is_keyed(node)))
 
 
 def _receivers(operator: Operator) -> int:

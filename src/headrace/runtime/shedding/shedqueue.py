@@ -18,15 +18,11 @@ import numpy.typing as npt
 from headrace.graph.paths import bound_through
 from headrace.runtime.batch import Batch
 from headrace.runtime.clock import now_us
-from headrace.runtime.operators.operator import Operator
+from headrace.runtime.operators.operator import OnDisk, Operator
 from headrace.runtime.operators.queues import QueuedBuffer, QueuedWatermark
 from headrace.runtime.plan import JobPlan
-from headrace.runtime.reduce.reduce import Reduce
 from headrace.runtime.shedding.deadlines import Item, KeyPlace, RecordCosts, batch_item, items_of
 from headrace.runtime.shedding.shedders import CostAware, EarliestDeadline, Shedder, ShedFigures
-
-OnDisk = Callable[[Batch], npt.NDArray[np.bool_]]
-"""Which records' keys are not in memory."""
 
 
 @dataclass(slots=True)
@@ -134,9 +130,9 @@ def shed_queues(plan: JobPlan, operators: Iterable[Operator]) -> dict[str, ShedQ
     """A queue for each step that sheds; none where stages run one after the other: there nothing is late."""
     queues = {}
     for operator in operators:
-        if plan.eager and isinstance(operator, Reduce) and operator.node.late == "shed":
-            bound_us = operator.node.shed_after_us or bound_through(plan.graph, operator.name)
+        rule = operator.shed_rule if plan.eager else None
+        if rule is not None:
+            bound_us = rule.within_us or bound_through(plan.graph, operator.name)
             assert bound_us is not None, "the graph was validated"
-            costs_differ = operator.node.memory_bytes is not None
-            queues[operator.name] = ShedQueue(bound_us, operator.on_disk if costs_differ else None)
+            queues[operator.name] = ShedQueue(bound_us, rule.on_disk)
     return queues

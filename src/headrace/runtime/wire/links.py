@@ -40,6 +40,11 @@ class Link:
     last: dict[int, int] = field(default_factory=dict)
     consumed: dict[int, int] = field(default_factory=dict)
 
+    def begin(self) -> None:
+        """A new attempt: nothing has come yet."""
+        self.last, self.consumed = {}, {}
+        self.meter.forget()
+
     def receive(self, port: int, batch: Batch) -> None:
         self._next.receive(self.edge.port, batch)
 
@@ -79,6 +84,12 @@ class Links:
         self._upstream = _upstream(layout.inside(stage))
         self.ended = False
         self.passing: list[bytes] = []
+
+    def begin(self) -> None:
+        """A new attempt; its writers begin with all others of the subtask."""
+        self.ended, self.passing = False, []
+        for link in self._links.values():
+            link.begin()
 
     @property
     def writers(self) -> list[EdgeWriter]:
