@@ -127,7 +127,7 @@ def test_a_record_is_late_against_its_own_partition_only(mode: str, tmp_path: Pa
     assert {(row["window_end"] - ref.at(0)).total_seconds(): row["n"] for row in rows["out"]} == {
         900.01: 2, 0.02: 2, 0.03: 1
     }  # fmt: skip
-    assert counted["late:r"] == 1, "5 came after its partition had promised 10"
+    assert counted["late:r"] == 1, "5 came after its partition's watermark had reached 10"
 
 
 @dataclass(frozen=True)

@@ -82,7 +82,7 @@ class Reporter:
         self._control.tell("report", body)
 
     def _report(self, now_us: int, subtasks: tuple[SubtaskReport, ...]) -> Report:
-        """Named by the oldest settings that were in force at any time: here, or where its buffers were cut."""
+        """Named by the oldest settings that were in force at any time: here, or where its buffers were flushed."""
         meters = self._intake.meters()
         version = min([self._version, *(meter.oldest for meter in meters if meter.oldest is not None)])
         self._version = self._stamp.version

@@ -2,7 +2,7 @@
 
 After Lohrmann 2016, section 2.5 of our specification. A customer of a step is what it is given at
 once: a buffer from the subtask's queue, or a batch from the step before it in the same chain.
-Service times and gaps are counted for every customer, which costs less than to choose among them; where
+Service times and inter-arrival times are counted for every customer, which costs less than to choose among them; where
 time is read or values are kept only for it, a share of buffers or records is sampled.
 """
 
@@ -50,7 +50,7 @@ class StepMeter:
     _serving: bool = False
 
     def begin_epoch(self) -> None:
-        """The pause between two epochs is no gap between arrivals."""
+        """The pause between two epochs is no inter-arrival time."""
         self._arrived_us = 0
 
     def arrived(self, at_us: int) -> None:

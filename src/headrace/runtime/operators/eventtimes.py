@@ -54,7 +54,7 @@ def event_times(column: pa.Array, unit: str | None, now_us: int) -> tuple[Times,
 
 
 def own_watermarks(times: Times, newest_us: int, lateness_us: int) -> tuple[Times | None, int]:
-    """For each record the watermark its partition had promised before it, if it lies behind that.
+    """For each record the watermark that its partition had reached before it, if any record lies behind that.
 
     Returns ``None`` when every record is on time, and the newest event time afterwards.
     """

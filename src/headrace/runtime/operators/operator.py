@@ -84,7 +84,7 @@ class Operator:
         if self.queue is None:
             self.advance(port, watermark_us)
         else:
-            self.queue.follow(port, watermark_us)
+            self.queue.put_watermark(port, watermark_us)
 
     def work(self, waiting: QueuedBuffer) -> None:
         """Process a buffer whose turn has come."""
@@ -123,7 +123,7 @@ class Operator:
                 self.pass_on_watermark()
 
     def pass_on_watermark(self) -> None:
-        """Promise to all who read this step that nothing older follows."""
+        """Tell all who read this step up to where nothing older follows."""
         watermark_us = min(self.watermark_us, self.held_us())
         if watermark_us > self._passed_on_us:
             self._passed_on_us = watermark_us
@@ -131,7 +131,7 @@ class Operator:
                 target.watermark(port, watermark_us)
 
     def held_us(self) -> int:
-        """The earliest result that may still come whatever the watermark: nothing later may be promised."""
+        """The earliest result that may still come, whatever the inputs' watermark: no later one may be passed on."""
         return FOREVER_US
 
     def emit(self, batch: Batch) -> None:
@@ -144,7 +144,7 @@ class Operator:
             self.meter.inner_ns += time.perf_counter_ns() - started_ns
 
     def begin_epoch(self) -> None:
-        """Forget watermarks: every epoch's senders promise anew, never less than before."""
+        """Forget watermarks: senders give theirs anew in every epoch, never lower than before."""
         self._watermarks = [NEVER_US] * len(self._watermarks)
         self.watermark_us = self._passed_on_us = NEVER_US
         self.meter.begin_epoch()

@@ -217,7 +217,7 @@ class PanedReduce(PaneReduce):
     def _sort_out_late(self, batch: Batch) -> Batch:
         """Drop and count what is too late for all its windows; keep what is in time for all.
 
-        A window that has been emitted stays closed, also for a partition that was silent and had promised less.
+        A window that has been emitted stays closed, also for a partition that was silent and whose watermark is lower.
         """
         assert batch.late is not None
         first, last = first_end(batch.times, self._window), last_end(batch.times, self._window)

@@ -37,9 +37,9 @@ class _Arrival:
 
 
 class ShedQueue:
-    """Records by deadline; a promise takes effect when all that came before it is processed or shed.
+    """Records by deadline; a watermark takes effect when all that came before it is processed or shed.
 
-    What came after a promise may be processed before it takes effect: to the operator that is as if the promise
+    What came after a watermark may be processed before it takes effect: to the operator that is as if the watermark
     had come later, which it may at any time.
     """
 
@@ -94,12 +94,12 @@ class ShedQueue:
             items = list(items_of(deadlines_us, on_disk, self._bound_us, self._costs, batch=arrival))
         self._shedder.release(items, self._clock_us())
 
-    def follow(self, port: int, watermark_us: int) -> None:
+    def put_watermark(self, port: int, watermark_us: int) -> None:
         if self._watermarks and self._watermarks[-1][0] == self._arrivals and self._watermarks[-1][1].port == port:
             watermark_us = max(watermark_us, self._watermarks.pop()[1].watermark_us)
         self._watermarks.append((self._arrivals, QueuedWatermark(port, watermark_us)))
 
-    def kept_watermark(self) -> QueuedWatermark | None:
+    def take_watermark(self) -> QueuedWatermark | None:
         if not self._watermarks:
             return None
         first = min((item.batch.number for item in self._shedder.kept()), default=self._arrivals + 1)
