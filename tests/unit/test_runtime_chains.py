@@ -9,13 +9,20 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headrace as hr
+from headrace.runtime.batch import Batch
 from headrace.runtime.orders import Orders
+from headrace.runtime.plan import Ticket
+from headrace.runtime.subtask import Subtask
+from headrace.runtime.wire.frames import decode
 from headrace.testing import PAUSE, LocalRun, run_local, scripted
+from headrace.tokens import Token
 
 N = 400
 
@@ -171,3 +178,43 @@ def test_records_are_spread_evenly_over_the_active_receivers(tmp_path: Path) -> 
                 got[reported.index] += flow.items_in
     assert sum(got.values()) == 2 * N and time.monotonic() - began < 20
     assert got[3] <= 20 and all(abs(got[i] - 2 * N / 3) < 80 for i in range(3)), got
+
+
+class Deaf:
+    """A control channel on which nothing is said."""
+
+    def tell(self, kind: str, body: dict[str, Any]) -> None:
+        """Nobody listens."""
+
+    def poll(self) -> list[dict[str, Any]]:
+        return []
+
+    def offset_us(self) -> int:
+        return 0
+
+
+def middle_of(run: LocalRun) -> Subtask:
+    """The subtask of the second stage of ``chain_of``, begun, with a record in its buffer from ``a`` to ``b``."""
+    subtask = Subtask(run.plan, 1)
+    subtask.begin(0, Ticket(Token(1, 0, 0), None, 0, 1, (0,)), Deaf())
+    records = pa.record_batch({"p": [0], "n": [0], "t": [0]}, schema=run.plan.schemas["s"])
+    subtask._operators["a"].receive(0, Batch(records, np.zeros(1, np.int64), 1))
+    return subtask
+
+
+def test_a_move_is_not_forgotten_when_other_orders_follow_at_once(tmp_path: Path) -> None:
+    run = LocalRun(chain_of(), tmp_path, chaining="dynamic", flush="1 h")
+    joined = frozenset(e.id for e in run.plan.layout.edges if e.border is None and e.source != "s")
+    subtask = middle_of(run)
+    outlet = subtask._outlet
+    assert not outlet.is_here("b") and not list(outlet.flush())
+    outlet.obey(Orders(1, chained=joined))
+    outlet.obey(Orders(2, {(0, 0): 7}, chained=joined))
+    (row,) = outlet.flush()
+    (frame,) = decode(row.column("payload")[0].as_py())
+    assert frame.items == 1 and outlet.is_here("b"), "what waited has left, and then the steps have moved"
+    outlet.obey(Orders(3))
+    outlet.obey(Orders(4, chained=joined))
+    assert not list(outlet.flush()) and outlet.is_here("b"), "there and back: nothing has to move"
+    subtask.close()
+    run.close()

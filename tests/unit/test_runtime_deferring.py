@@ -50,7 +50,7 @@ class Out:
         operator.outputs.append((self, 0))
 
     def receive(self, port: int, batch: Batch) -> None:
-        assert batch.times.min() >= self.watermark_us, "a result that is older than what was promised"
+        assert batch.times.min() >= self.watermark_us, "a result that is older than the watermark"
         self.rows += batch.records.to_pylist()
         self.times += batch.times.tolist()
         if self._operator.deferring is not None:
@@ -109,7 +109,7 @@ def load(operator: KeyedReduce, chains: dict[tuple[str, int], list[Any]]) -> Non
 
 @st.composite
 def epochs(draw: st.DrawFn) -> list[list[tuple[list[int], list[int], int]]]:
-    """Epochs of batches: keys, times, and the watermark after them. Times go on; nothing is older than promised."""
+    """Epochs of batches: keys, times, and the watermark after them. Times go on; nothing is older than its watermark."""
     made, now = [], 0
     for _ in range(draw(st.integers(1, 4))):
         batches = []

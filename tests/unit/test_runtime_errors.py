@@ -247,7 +247,7 @@ def test_iso_texts_as_times(moments: list[datetime], data: st.DataObject) -> Non
 
 
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=30), st.integers(0, 10), st.data())
-def test_promises_do_not_depend_on_how_input_is_cut(times: list[int], lateness: int, data: st.DataObject) -> None:
+def test_watermarks_do_not_depend_on_how_input_is_cut(times: list[int], lateness: int, data: st.DataObject) -> None:
     newest, got, at = NEVER_US, [], 0
     while at < len(times):
         size = data.draw(st.integers(1, len(times)))

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from headrace.errors import CorruptionError, ProtocolError
 from headrace.graph.stages import Edge
 from headrace.runtime.batch import Batch, concat, from_wire, to_wire
-from headrace.runtime.metering.meter import ChannelMeter
-from headrace.runtime.metering.stamps import Stamp
 from headrace.runtime.operators.operator import Operator
+from headrace.runtime.wire.channelmeter import ChannelMeter, Stamp
 from headrace.runtime.wire.frames import Frame, Kind, decode, external_row, read_ipc
 from headrace.runtime.wire.inbound import Inbound
 
@@ -70,7 +69,7 @@ def test_records_that_spark_read_travel_with_their_schema() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(-5, 5)), min_size=1, max_size=8), st.booleans())
-def test_batches_keep_times_and_promises_on_the_wire(rows: list[tuple[int, int]], late: bool) -> None:
+def test_batches_keep_times_and_watermarks_on_the_wire(rows: list[tuple[int, int]], late: bool) -> None:
     records = pa.record_batch({"v": [v for v, _ in rows]})
     times = np.array([t for _, t in rows])
     batch = Batch(records, times, 17, times + 3 if late else None)
@@ -129,7 +128,7 @@ def test_a_watermark_counts_when_all_senders_gave_it() -> None:
     edge.accept(Frame(Kind.WATERMARK, 5, 1, 0, watermark_us=40))
     assert edge.lowest() == 40
     edge.accept(Frame(Kind.WATERMARK, 5, 1, 0, watermark_us=30))
-    assert edge.lowest() == 40, "a promise is never taken back"
+    assert edge.lowest() == 40, "a watermark is never taken back"
     edge.accept(data(1, 1))
     with pytest.raises(ProtocolError):
         edge.accept(Frame(Kind.WATERMARK, 5, 1, 0, watermark_us=60))

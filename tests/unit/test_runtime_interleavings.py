@@ -39,7 +39,7 @@ GUARD = Guard("step", "fail")
 
 
 class Catcher:
-    """The end of the line: keeps rows, and checks that nothing comes behind a watermark it was promised."""
+    """The end of the line: keeps rows, and checks that nothing comes behind a watermark that it was given."""
 
     def __init__(self) -> None:
         self.rows: list[dict[str, Any]] = []
@@ -167,7 +167,7 @@ WINDOWS = {
 }
 
 
-# chronostream facts 1 and 23, cmr facts 1, 2, 3, 5 and 7: any order of partitions, promises, epochs and restores
+# chronostream facts 1 and 23, cmr facts 1, 2, 3, 5 and 7: any order of partitions, watermarks, epochs and restores
 @pytest.mark.parametrize("shape", WINDOWS)
 @given(partitions(), st.data())
 @settings(max_examples=15)
@@ -262,7 +262,7 @@ def test_sessions(made: tuple[list[list[tuple[str, int]]], int], data: st.DataOb
 
 @pytest.mark.parametrize("first", [0, 1])
 def test_a_late_record_joins_the_same_session_in_any_order(first: int) -> None:
-    """12 came when its partition had promised 16: the session of 10 and 11 had ended for it by then."""
+    """12 came when its partition's watermark was 16: the session of 10 and 11 had ended for it by then."""
     members = [Seen({"k": "a", "v": 1}, 10), Seen({"k": "a", "v": 2}, 12, late_us=16), Seen({"k": "a", "v": 3}, 11)]
     rig = reduce_rig(SessionWindow(5), n=hr.count())
     for one in members if first else reversed(members):

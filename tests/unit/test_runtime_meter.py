@@ -25,11 +25,11 @@ from headrace.measure.report import ChannelReport, Report, SubtaskReport
 from headrace.measure.sketches import Latencies, merged
 from headrace.runtime.batch import Batch, concat
 from headrace.runtime.messages import Ordered, Reported
-from headrace.runtime.metering.meter import ChannelMeter, StepMeter
-from headrace.runtime.metering.stamps import Stamp, tagged
+from headrace.runtime.metering.meter import StepMeter
 from headrace.runtime.metering.tallies import Ages, Held, Tally
 from headrace.runtime.orders import Orders
 from headrace.runtime.wire import edges
+from headrace.runtime.wire.channelmeter import ChannelMeter, Stamp, tagged
 from headrace.runtime.wire.edges import EdgeWriter
 from headrace.runtime.wire.frames import Frame, decode
 from headrace.testing import LocalRun
@@ -239,7 +239,9 @@ def flush(writer: EdgeWriter) -> Frame:
 
 def writer_of(stamp: Stamp | None = None) -> EdgeWriter:
     edge = Edge(3, "a", "b", 0, 1, (), keyed=False)
-    return EdgeWriter(edge, 0, 1, range(1), 1, np.zeros(0, np.int64), stamp=stamp or Stamp())
+    writer = EdgeWriter(edge, 1, 1, stamp or Stamp())
+    writer.begin(0, (), 1)
+    return writer
 
 
 def channel(stamp: Stamp | None = None) -> ChannelMeter:

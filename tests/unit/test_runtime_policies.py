@@ -17,10 +17,10 @@ from headrace.runtime.scheduling.disciplines import (
     OldestFirst,
     Profile,
     RoundRobin,
+    StepProfile,
     make_policy,
     memory_weight,
 )
-from headrace.runtime.scheduling.profiling import StepProfile
 
 BURST = {
     "A": Profile(1000, 1, 1, 200, 10),

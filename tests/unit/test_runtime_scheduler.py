@@ -1,4 +1,4 @@
-"""The scheduler over real operators: any order of work gives the reference, and promises keep their place."""
+"""The scheduler over real operators: any order of work gives the reference, and watermarks keep their place."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ import headrace as hr
 from headrace.config import SCHEDULES, Schedule, Settings
 from headrace.driver.planning import plan_job
 from headrace.graph.windowing import FOREVER_US, NEVER_US, TimeWindow
-from headrace.runtime.build import build_operators
+from headrace.runtime.build import build_stage
 from headrace.runtime.orders import Orders
 from headrace.runtime.plan import JobPlan
 from headrace.runtime.scheduling import scheduler as scheduling
@@ -62,7 +62,7 @@ class Stage:
     """A reduce, a map behind it, and a union of both, each with its queue; a worker that takes single buffers."""
 
     def __init__(self, plan: JobPlan, data: st.DataObject) -> None:
-        self.operators, _ = build_operators(plan, 1, None)
+        self.operators = build_stage(plan, 1).operators
         self.both, self.first = Catcher(), Catcher()
         self.operators["both"].outputs = [(self.both, 0)]
         self.operators["w"].outputs.append((self.first, 0))
@@ -74,7 +74,7 @@ class Stage:
         self._watch()
 
     def _watch(self) -> None:
-        """Check at every promise that takes effect that all data given before it has been processed."""
+        """Check at every watermark that takes effect that all data given before it has been processed."""
         reduce = self.operators["w"]
         process, advance = reduce.process, reduce.advance
 
@@ -84,7 +84,7 @@ class Stage:
 
         def checked(port: int, watermark_us: int) -> None:
             before = next(given for asked, given in self.asked if asked == watermark_us)
-            assert self.processed >= before, "a promise overtook data"
+            assert self.processed >= before, "a watermark overtook data"
             advance(port, watermark_us)
 
         reduce.process, reduce.advance = counted, checked  # type: ignore[method-assign]
@@ -93,13 +93,13 @@ class Stage:
         self.given += 1
         self.operators["w"].receive(0, batch_of(members))
 
-    def follow(self, watermark_us: int) -> None:
+    def watermark(self, watermark_us: int) -> None:
         self.asked.append((watermark_us, self.given))
         self.operators["w"].watermark(0, watermark_us)
 
 
 # cmr facts 1 and 2: whatever works next, windows close when all inputs have come so far and their data is processed
-# cmr fact 3: no promise passes data that was queued before it; cmr fact 5: windows close in boundary order
+# cmr fact 3: no watermark passes data that was queued before it; cmr fact 5: windows close in boundary order
 @pytest.mark.parametrize(("shape", "request_us"), [((10, 10), 0), ((10, 3), 10**6), ((7, 5), 0)])
 @given(made=partitions(), data=st.data())
 @settings(max_examples=25)
@@ -121,10 +121,10 @@ def test_any_order_of_work(
                 stage.receive([one])
             case "watermark":
                 reached = [FOREVER_US if at[p] >= len(parts[p]) else newest[p] - lateness for p in range(len(parts))]
-                stage.follow(min(reached))
+                stage.watermark(min(reached))
             case _:
                 stage.scheduler.turn()
-    stage.follow(FOREVER_US)
+    stage.watermark(FOREVER_US)
     while stage.scheduler.waiting:
         stage.scheduler.turn()
     expected = ref.time_windows([one for part in parts for one in part], ["k"], *shape, {"n": ref.count()})

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from shedding_reference import InOrder, largest_schedulable, window_deadline_us
 
 from headrace.errors import DataError
 from headrace.runtime.shedding.deadlinenodes import Node
@@ -22,11 +23,9 @@ from headrace.runtime.shedding.deadlines import (
     batch_item,
     deadline_unit_us,
     items_of,
-    window_deadline_us,
 )
 from headrace.runtime.shedding.deadlinetree import DeadlineTree
-from headrace.runtime.shedding.schedulable import largest_schedulable
-from headrace.runtime.shedding.shedders import CostAware, EarliestDeadline, InOrder, Shedder
+from headrace.runtime.shedding.shedders import CostAware, EarliestDeadline, Shedder
 
 POLICIES: list[Callable[[], Shedder]] = [InOrder, EarliestDeadline, CostAware]
 

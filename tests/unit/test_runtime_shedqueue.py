@@ -18,7 +18,7 @@ import headrace as hr
 from headrace.errors import GraphError, UnitError
 from headrace.graph.paths import bound_through
 from headrace.runtime.batch import Batch
-from headrace.runtime.scheduling.queues import QueuedBuffer
+from headrace.runtime.operators.queues import QueuedBuffer
 from headrace.runtime.shedding.shedqueue import OnDisk, ShedQueue
 from headrace.testing import LocalRun, run_local, scripted
 
@@ -40,7 +40,7 @@ def every_third(batch: Batch) -> Any:
     return batch.records.column("id").to_numpy() % 3 == 0
 
 
-# scalla fact 38, nephele-qos fact 18: processed + shed = received, promises are never shed; cmr fact 3: a promise waits for all that came before it
+# scalla fact 38, nephele-qos fact 18: processed + shed = received, watermarks are never shed; cmr fact 3: a watermark waits for all that came before it
 @pytest.mark.parametrize("on_disk", [None, every_third], ids=["by buffer", "by record"])
 @given(data=st.data())
 @settings(max_examples=60)
@@ -63,11 +63,11 @@ def test_every_record_is_processed_once_or_shed(on_disk: OnDisk | None, data: st
         return True
 
     def keep() -> None:
-        while (follow := queue.kept_watermark()) is not None:
-            while expecting and expecting[0][0] <= follow.watermark_us:
+        while (taken := queue.take_watermark()) is not None:
+            while expecting and expecting[0][0] <= taken.watermark_us:
                 _, before = expecting.popleft()
                 left = {i for item in queue._shedder.kept() for i in item.batch.batch.records.column("id").to_pylist()}
-                assert not before & left, "a promise overtook records that still wait"
+                assert not before & left, "a watermark overtook records that still wait"
 
     for _ in range(data.draw(st.integers(1, 25))):
         match data.draw(st.sampled_from(["put", "put", "watermark", "work"])):
@@ -79,7 +79,7 @@ def test_every_record_is_processed_once_or_shed(on_disk: OnDisk | None, data: st
                 clock.us += data.draw(st.integers(0, 40))
             case "watermark":
                 expecting.append((len(expecting) + given_in * 100, set(waiting)))
-                queue.follow(0, expecting[-1][0])
+                queue.put_watermark(0, expecting[-1][0])
             case _:
                 work()
         keep()

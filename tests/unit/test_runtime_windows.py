@@ -24,9 +24,9 @@ from headrace.connect.source import Offset, Poll
 from headrace.graph.nodes import SourceNode
 from headrace.graph.windowing import IDLE_US, NEVER_US, TimeWindow
 from headrace.runtime.batch import Batch
+from headrace.runtime.operators.eventtimes import first_end, last_end
 from headrace.runtime.operators.sources import SourceOperator
 from headrace.runtime.operators.usercode import Guard
-from headrace.runtime.reduce.direct import first_end, last_end
 from headrace.schemas import to_schema
 from headrace.testing import PAUSE, LocalRun, run_local, scripted
 
@@ -127,7 +127,7 @@ def test_a_record_is_late_against_its_own_partition_only(mode: str, tmp_path: Pa
     assert {(row["window_end"] - ref.at(0)).total_seconds(): row["n"] for row in rows["out"]} == {
         900.01: 2, 0.02: 2, 0.03: 1
     }  # fmt: skip
-    assert counted["late:r"] == 1, "5 came after its partition had promised 10"
+    assert counted["late:r"] == 1, "5 came after its partition's watermark had reached 10"
 
 
 @dataclass(frozen=True)

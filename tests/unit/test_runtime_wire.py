@@ -1,4 +1,4 @@
-"""What a run puts on the wire: order, counts and promises of every buffer; slow receivers and full queues."""
+"""What a run puts on the wire: order, counts and watermarks of every buffer; slow receivers and full queues."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ def test_every_channel_is_in_order_and_accounted_for(
         data = [frame for frame in frames if frame.kind < Kind.WATERMARK]
         assert [frame.sequence for frame in data] == list(range(1, len(data) + 1))
         assert [frame.kind for frame in frames].count(Kind.END) == 1 and frames[-1].kind is Kind.END
-        promises = [frame.watermark_us for frame in frames if frame.kind is Kind.WATERMARK]
-        assert promises == sorted({*promises}), "each promise once, each higher than the one before"
+        watermarks = [frame.watermark_us for frame in frames if frame.kind is Kind.WATERMARK]
+        assert watermarks == sorted({*watermarks}), "each watermark once, each higher than the one before"
         sent = 0
         for frame in frames:
             assert frame.kind < Kind.WATERMARK or frame.sequence == sent

@@ -24,7 +24,7 @@ from headrace.driver.planning import plan_job
 from headrace.graph.nodes import PaneNode
 from headrace.graph.windowing import FOREVER_US
 from headrace.runtime.batch import Batch
-from headrace.runtime.build import build_operators
+from headrace.runtime.build import build_stage
 from headrace.testing import LocalRun, run_local, scripted
 
 MODES = ("realtime", "microbatch", "batch")
@@ -128,7 +128,7 @@ def test_records_behind_the_watermark_are_treated_alike(acts: list[tuple[bool, i
     answers = []
     for share in (True, False):
         plan = plan_job(job, Path("nowhere"), Settings.of(share=share, parallelism=1))
-        operators, _ = build_operators(plan, 1, None)
+        operators = build_stage(plan, 1).operators
         kept: dict[str, Kept] = {name: Kept() for name in ("w0", "w1", "w2")}
         for name, end in kept.items():
             operators[name].outputs = [(end, 0)]

@@ -7,8 +7,8 @@ import time
 from headrace.measure.backlog import Backlog
 from headrace.measure.report import Report
 from headrace.runtime.messages import Reported, encode
-from headrace.runtime.metering.meter import ChannelMeter, StepMeter
-from headrace.runtime.metering.stamps import Stamp
+from headrace.runtime.metering.meter import StepMeter
+from headrace.runtime.wire.channelmeter import ChannelMeter, Stamp
 from headrace.runtime.wire.frames import Frame, Kind
 from headrace.tokens import Token
 

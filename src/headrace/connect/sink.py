@@ -17,6 +17,8 @@ import pyarrow as pa
 from headrace.tokens import Token
 
 When = Literal["as_produced", "on_commit"]
+TellDriver = Callable[[str, list[dict[str, Any]]], None]
+"""Send rows of a step to the driver's process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +29,7 @@ class SinkContext:
     token: Token
     subtask: int
     staging: Path
-    tell_driver: Callable[[str, list[dict[str, Any]]], None]
+    tell_driver: TellDriver
 
 
 @dataclass(frozen=True, slots=True)

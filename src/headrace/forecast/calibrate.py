@@ -16,9 +16,10 @@ from headrace.graph.nodes import Node, PaneNode, ReduceNode, SinkNode, SourceNod
 from headrace.graph.windowing import FOREVER_US
 from headrace.model.costs import Costs, StepCost
 from headrace.runtime.batch import Batch
-from headrace.runtime.build import build_operators
+from headrace.runtime.build import build_operator
 from headrace.runtime.operators.eventtimes import event_times
 from headrace.runtime.operators.operator import Operator
+from headrace.runtime.operators.usercode import Guard
 from headrace.runtime.plan import JobPlan
 from headrace.schemas import conform
 
@@ -99,7 +100,8 @@ def _measured(plan: JobPlan, node: Node, inputs: list[Batch]) -> tuple[StepCost,
 
 
 def _operator(plan: JobPlan, name: str) -> Operator:
-    operator = build_operators(plan, plan.layout.stage_of[name], None)[0][name]
+    node = plan.graph.by_name[name]
+    operator = build_operator(plan, node, Guard(name, node.options.on_error or plan.graph.on_error))
     operator.restored(list(range(plan.settings.slices)))
     operator.begin_epoch()
     return operator

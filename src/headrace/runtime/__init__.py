@@ -2,7 +2,11 @@
 
 A record's way: ``wire`` (a row arrives and is taken apart) → ``operators`` and ``reduce`` (steps call each other, or
 wait their turn in ``scheduling`` and ``shedding``) → ``wire`` (buffers are filled, flushed and routed). ``metering``
-watches all of it. On top: ``plan`` (what a worker is told), ``messages`` (all that it and the driver tell each other),
-``build`` (operators from a plan), ``subtask`` (the loop), ``epoch`` (a subtask's way through one attempt). Imports
-neither Spark nor the control plane.
+counts at every step. ``plan`` is what a worker is told, ``orders`` what may change while it works, ``messages`` all that
+it and the driver tell each other.
+
+From top to bottom, each sees only what is below it: ``epoch`` (a subtask's way through one attempt), ``subtask`` (the
+loop), ``reporting``, ``build`` and ``wiring`` (from a plan to operators and edges), ``scheduling``, ``shedding``,
+``wire``, ``reduce``, ``operators``, ``metering``, then ``messages``, ``plan``, ``orders``, ``batch`` and ``clock``.
+Imports neither Spark nor the control plane.
 """

@@ -17,7 +17,7 @@ TIME, LATE = "__time", "__late"
 
 @dataclass(slots=True)
 class Batch:
-    """Records, their event times (µs), and for out-of-order ones how far their source had promised.
+    """Records, their event times (µs), and for out-of-order ones their source's watermark.
 
     ``late[i]`` is the watermark that the record's own source partition had reached before it. A
     window that ended by then is closed for the record. Whether a record is late is thus decided

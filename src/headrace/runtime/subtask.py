@@ -7,37 +7,29 @@ ends of those that leave. It never blocks in the input: a reader thread fills th
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Protocol
+from collections.abc import Iterator
+from typing import Any, Protocol
 
-import numpy as np
 import pyarrow as pa
 
-from headrace.connect.sink import SinkContext, Staged
+from headrace.connect.sink import Staged
 from headrace.errors import FencedError, ProtocolError
-from headrace.graph.nodes import SinkNode
-from headrace.runtime.batch import Batch
-from headrace.runtime.build import build_operators
+from headrace.runtime.build import build_stage
+from headrace.runtime.clock import now_us
 from headrace.runtime.messages import Fenced, Ordered, Rows, ToDriver, ToWorker
-from headrace.runtime.metering.reporting import Reporter
-from headrace.runtime.metering.stamps import Stamp
-from headrace.runtime.operators.sinks import SinkOperator
-from headrace.runtime.operators.sources import SourceOperator
+from headrace.runtime.operators.sinks import DeadLetters
 from headrace.runtime.plan import Description, JobPlan, Ticket
-from headrace.runtime.reduce.reduce import Reduce
+from headrace.runtime.reporting import Reporter
 from headrace.runtime.scheduling.scheduler import Scheduler
-from headrace.runtime.wire.edges import now_us
+from headrace.runtime.wire.channelmeter import Stamp
 from headrace.runtime.wire.inbox import End, Inbox, Row
-from headrace.runtime.wire.intake import Intake
-from headrace.runtime.wire.outlet import Outlet
 from headrace.state.durable.changes import Pending, Store
 from headrace.state.durable.chunks import ChunkWriter
 from headrace.state.durable.loading import load_slices
 from headrace.tokens import Token
 
 _BUSY_ROWS_PER_TURN = 1_000_000
-_IDLE_WAIT_S = 0.05
+_IDLE_WAIT_US = 50_000
 _LISTEN_EVERY_US = 20_000
 
 
@@ -65,20 +57,14 @@ class Subtask:
     def __init__(self, plan: JobPlan, stage: int) -> None:
         self.plan, self.stage = plan, stage
         self.version: tuple[Token | None, int | None, int] | None = None
-        self._letters: dict[str, list[dict[str, str]]] = {}
-        dead_letter = self._dead_letter if plan.graph.letters else None
-        self._operators, self._guards = build_operators(plan, stage, dead_letter)
-        self._sources = [o for o in self._operators.values() if isinstance(o, SourceOperator)]
-        self._sinks = [o for o in self._operators.values() if isinstance(o, SinkOperator)]
-        self._letter_sinks = {
-            name: SinkOperator(SinkNode(name, sink, ())) for name, sink in plan.graph.letter_sinks.items()
-        }
-        self._stamp = Stamp()
-        self._intake = Intake(plan, stage, self._operators, self._stamp)
-        self._outlet = Outlet(plan, stage, self._stamp)
+        self._letters, self._stamp = DeadLetters(plan.graph), Stamp()
+        built = build_stage(plan, stage, self._letters.take if plan.graph.letters else None, self._stamp)
+        self._operators, self._sources = built.operators, built.sources
+        self._sinks = (*built.sinks, *self._letters.sinks)
+        self._intake, self._outlet = built.intake, built.outlet
         self._scheduler = Scheduler(plan, stage, self._operators)
         self._reporter = Reporter(
-            plan, stage, self._operators, self._guards, self._intake, self._outlet, self._scheduler, self._stamp
+            plan, stage, self._operators, built.guards, self._intake, self._outlet, self._scheduler, self._stamp
         )
         self._index = 0
         self._ticket: Ticket | None = None
@@ -98,12 +84,9 @@ class Subtask:
         self._stamp.offset_us = control.offset_us()
         self._reporter.begin(index, ticket.token, control)
         self._told_end = False
-        slices = [s for s in range(plan.settings.slices) if ticket.owns(s)]
         fresh = self.version is None
         held = {
-            name: [p for p in range(plan.partitions[name]) if ticket.owns(p)]
-            if isinstance(operator, SourceOperator)
-            else slices
+            name: [number for number in operator.parts(plan.settings.slices) if ticket.owns(number)]
             for name, operator in self._operators.items()
         }
         if fresh:
@@ -114,12 +97,10 @@ class Subtask:
             if fresh:
                 operator.restored(held[name])
             operator.begin_epoch()
-        for sink in (*self._sinks, *self._letter_sinks.values()):
-            sink.open(self._sink_context(sink.name))
-        dead_letter = self._dead_letter if self._letter_sinks else None
-        self._outlet.orders = ticket.orders
-        self._outlet.begin(index, ticket, self._operators, self._guards, dead_letter)
-        self._intake.begin(index, self._outlet.links)
+        for sink in self._sinks:
+            sink.open(plan.checkpoint, ticket.token, index, self._tell_rows)
+        self._outlet.begin(index, ticket)
+        self._intake.begin(index)
         stem = f"segments/{ticket.token}-s{self.stage:02d}-{index:04d}"
         settings = plan.settings
         self._chunks = ChunkWriter(plan.checkpoint / "headrace", stem, settings.chunk_s, settings.chunk_bytes, now_us())
@@ -142,8 +123,8 @@ class Subtask:
                 self._input_over = True  # stage by stage, a source may read on although Spark has no rows for it
             busy = False
             if polling and not over and (rows := scheduler.poll_rows(self.plan.settings.poll_rows)):
-                read = self._poll(rows)  # before the flush: what is due by now leaves with the buffer that is
-                busy = read >= rows or (read > 0 and not (eager and self._paced))
+                read = self._sources.poll(rows)  # before the flush: what is due by now leaves with the buffer that is
+                busy = read >= rows or (read > 0 and not (eager and self._sources.paced))
                 turn_rows += rows if read else 0
                 if not eager and self._turn_over(read > 0, turn_rows):
                     polling = False
@@ -156,7 +137,7 @@ class Subtask:
             self._intake.close(operator)
             operator.on_epoch_end()
         yield from self._outlet.flush(last=True)
-        self._write_letters()  # last: combining before the shuffle can skip records too
+        self._letters.write(now_us())  # last: combining before the shuffle can skip records too
 
     def await_end(self, inbox: Inbox, timeout_s: float) -> None:
         """Wait until Spark has closed the input; nothing new may come any more."""
@@ -179,7 +160,7 @@ class Subtask:
         assert ticket is not None and chunks is not None
         chunks.write(self._swapped(), now_us())
         stored = chunks.finish()
-        staged: list[Staged] = [s for sink in (*self._sinks, *self._letter_sinks.values()) for s in sink.close()]
+        staged: list[Staged] = [staged for sink in self._sinks for staged in sink.finish()]
         self._reporter.send(now_us(), exhausted=self.has_sources and self.exhausted)
         self.version = (ticket.token, ticket.group, ticket.groups)
         return Description(
@@ -200,12 +181,11 @@ class Subtask:
 
     @property
     def exhausted(self) -> bool:
-        return all(source.exhausted for source in self._sources)
+        return self._sources.exhausted
 
     def close(self) -> None:
         for operator in self._operators.values():
-            if isinstance(operator, (SourceOperator, Reduce)):
-                operator.close()
+            operator.close()
         if self._chunks is not None:
             self._chunks.close()
 
@@ -220,14 +200,6 @@ class Subtask:
         eager = self.plan.eager
         return (self._input_over and (eager or not polling)) or (eager and self._intake.ended)
 
-    def _poll(self, rows: int) -> int:
-        return sum(source.poll(rows, now_us()) for source in self._sources)
-
-    @property
-    def _paced(self) -> bool:
-        """Whether it is known when the next record is due: until then there is nothing to look for."""
-        return all(source.exhausted or source.next_due_us() is not None for source in self._sources)
-
     def _turn_over(self, busy: bool, rows: int) -> bool:
         """Whether a source has read enough for one micro-batch, or all of a batch."""
         if self.plan.settings.mode == "batch":
@@ -236,23 +208,11 @@ class Subtask:
 
     def _wait_s(self, polling: bool) -> float:
         now = now_us()
-        wait_us = _IDLE_WAIT_S * 1e6
-        if polling:
-            for source in self._sources:
-                due = source.next_due_us()
-                if due is not None:
-                    # What is due may wait for as long as it would in a buffer: one poll takes it all.
-                    wait_us = min(wait_us, due + self._outlet.patience_us - now)
-                elif not source.exhausted:
-                    wait_us = min(wait_us, 2_000)
-        flush_us = self._outlet.due_us()
-        if flush_us is not None:
-            wait_us = min(wait_us, flush_us - now)
-        for operator in self._operators.values():
-            at = operator.next_clock_us()
-            if at is not None:
-                wait_us = min(wait_us, at - now)
-        return max(wait_us, 0.0) / 1e6
+        due = [self._outlet.due_us(), *(operator.next_clock_us() for operator in self._operators.values())]
+        waits = [_IDLE_WAIT_US, *(at_us - now for at_us in due if at_us is not None)]
+        if polling and (poll_us := self._sources.wait_us(now, self._outlet.patience_us)) is not None:
+            waits.append(poll_us)
+        return max(min(waits), 0) / 1e6
 
     def _tick(self) -> None:
         now = now_us()
@@ -283,32 +243,5 @@ class Subtask:
         elif isinstance(message, Fenced):
             raise FencedError(message.why)
 
-    def _dead_letter(self, step: str, record: str, reason: str) -> None:
-        name = self.plan.graph.letters_of(step)
-        if name is not None:
-            self._letters.setdefault(name, []).append({"step": step, "record": record, "reason": reason})
-
-    def _write_letters(self) -> None:
-        for name, letters in self._letters.items():
-            records = pa.RecordBatch.from_pylist(letters)
-            self._letter_sinks[name].on_batch(0, Batch(records, np.zeros(len(letters), np.int64), now_us()))
-        self._letters = {}
-
-    def _sink_context(self, step: str) -> Callable[[], SinkContext]:
-        plan, ticket, control = self.plan, self._ticket, self._control
-        assert ticket is not None
-        node = plan.graph.by_name.get(step)
-        sink = node.sink if isinstance(node, SinkNode) else plan.graph.letter_sinks[step]
-
-        def make() -> SinkContext:
-            staging: Path = sink.staging_root(plan.checkpoint) / step / str(ticket.token)
-            staging.mkdir(parents=True, exist_ok=True)
-            return SinkContext(
-                step,
-                ticket.token,
-                self._index,
-                staging,
-                lambda s, rows: control.tell(Rows(s, rows)),
-            )
-
-        return make
+    def _tell_rows(self, step: str, rows: list[dict[str, Any]]) -> None:
+        self._control.tell(Rows(step, rows))

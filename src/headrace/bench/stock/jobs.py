@@ -1,18 +1,16 @@
 """The same jobs on stock Spark, each in a process and session of its own, with sensible tuning.
 
-``python -m headrace.bench.stock.jobs NAME --options JSON`` prints one line of figures.
+``python -m headrace.bench.stock.jobs NAME OPTIONS`` prints one line of figures.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,10 +18,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.bench.measuring.figures import TreeWatch, latency_figures
+from headrace.bench.stock.counts import stock_counts
 from headrace.bench.stock.opensource import paced_source
+from headrace.bench.stock.session import drained, open_stock
 from headrace.errors import RunFailedError
-
-_ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 
 def run_stock(name: str, **options: Any) -> dict[str, Any]:
@@ -35,25 +33,6 @@ def run_stock(name: str, **options: Any) -> dict[str, Any]:
         raise RunFailedError(f"stock Spark's run of {name!r} failed:\n{done.stderr[-2000:]}")
     figures: dict[str, Any] = json.loads(lines[-1])
     return figures
-
-
-def open_stock(**more: str) -> Any:
-    """A session with two threads, RocksDB for state and two partitions, unless told otherwise."""
-    from pyspark.sql import SparkSession
-
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    settings = {
-        "spark.ui.enabled": "false",
-        "spark.log.level": "OFF",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.sql.shuffle.partitions": "2",
-        "spark.sql.streaming.stateStore.providerClass": _ROCKSDB,
-        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-        "spark.sql.session.timeZone": "UTC",
-        **more,
-    }
-    return SparkSession.builder.master("local[2]").config(map=settings).getOrCreate()
 
 
 def latency(rate: int, seconds: int) -> dict[str, Any]:
@@ -96,29 +75,6 @@ def latency(rate: int, seconds: int) -> dict[str, Any]:
     return {"items": int(rate * seconds), **latency_figures(values), **watch.figures(), "epochs": len(results)}
 
 
-@dataclass(frozen=True, slots=True)
-class Drained:
-    """How long a query took: by the clock, and its micro-batches alone."""
-
-    seconds: float
-    batches_s: float
-
-
-def drained(rows: Any, out: str, checkpoint: str) -> Drained:
-    """Let a streaming query read all there is and write its updates."""
-    began = time.monotonic()
-    query = (
-        rows.writeStream.outputMode("update")
-        .foreachBatch(lambda batch, epoch: batch.write.mode("append").parquet(out))
-        .option("checkpointLocation", checkpoint)
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
-    busy_ms = sum(progress["durationMs"]["triggerExecution"] for progress in query.recentProgress)
-    return Drained(time.monotonic() - began, busy_ms / 1000)
-
-
 def throughput(directory: str, output: str, warmup: str) -> dict[str, Any]:
     """Count per key and 10 s window over CSV files, until all are read; timed without start-up."""
     from pyspark.sql import functions as F
@@ -145,8 +101,6 @@ def throughput(directory: str, output: str, warmup: str) -> dict[str, Any]:
 
 
 def _main(name: str, options: dict[str, Any]) -> None:
-    from headrace.bench.stock.counts import stock_counts
-
     peers: dict[str, Callable[..., dict[str, Any]]] = {
         "latency": latency,
         "throughput": throughput,

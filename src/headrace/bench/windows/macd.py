@@ -20,7 +20,6 @@ import pyarrow as pa
 import headrace as hr
 from headrace.bench.measuring.figures import TreeWatch, Values, latency_figures, with_prefix
 from headrace.bench.measuring.recorder import Table, recording
-from headrace.bench.stock.crossings import run_stock_macd
 from headrace.bench.windows.macd_answers import (
     SLIDE_S,
     SLOW_S,
@@ -34,6 +33,7 @@ from headrace.bench.windows.macd_answers import (
     touched_per_slide,
 )
 from headrace.bench.windows.macd_jobs import Stored, averages, rerun_job, stored
+from headrace.bench.windows.macd_stock import run_stock_macd
 from headrace.bench.windows.trades import START_S, SYMBOLS, Trades, written
 from headrace.spark.session import open_session
 

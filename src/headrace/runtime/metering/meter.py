@@ -2,7 +2,7 @@
 
 After Lohrmann 2016, section 2.5 of our specification. A customer of a step is what it is given at
 once: a buffer from the subtask's queue, or a batch from the step before it in the same chain.
-Service times and gaps are counted for every customer, which costs less than to choose among them; where
+Service times and inter-arrival times are counted for every customer, which costs less than to choose among them; where
 time is read or values are kept only for it, a share of buffers or records is sampled.
 """
 
@@ -14,10 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from headrace.measure.flows import Flow
-from headrace.measure.report import ChannelId, ChannelReport, SubtaskId, SubtaskReport
-from headrace.runtime.metering.stamps import Stamp, tagged
+from headrace.measure.report import SubtaskId, SubtaskReport
 from headrace.runtime.metering.tallies import Ages, Held, Tally
-from headrace.runtime.wire.frames import Frame, subtask_of
 
 _NS_PER_MS, _US_PER_MS = 1_000_000, 1000
 Visit = tuple[int, int, int, int | None, int]
@@ -52,7 +50,7 @@ class StepMeter:
     _serving: bool = False
 
     def begin_epoch(self) -> None:
-        """The pause between two epochs is no gap between arrivals."""
+        """The pause between two epochs is no inter-arrival time."""
         self._arrived_us = 0
 
     def arrived(self, at_us: int) -> None:
@@ -125,68 +123,3 @@ class StepMeter:
         flow = Flow(self.step, self.items_in, self.items_out, self.late, latency)
         self.items_in = self.items_out = self.late = 0
         return report, flow
-
-
-@dataclass(slots=True)
-class ChannelTally:
-    """One sender's buffers along one edge: where they, and the items in them, spent their time (µs).
-
-    ``spare`` counts if no buffer of the interval was tagged: HPDC'12 has a sample per interval, too. It
-    must not count besides others: the first buffer after a report is often one that came late.
-    """
-
-    items: int = 0
-    buffers: int = 0
-    spare: tuple[int, int, int, int, int] | None = None
-    _parts: tuple[Tally, Tally, Tally, Tally] = field(default_factory=lambda: (Tally(), Tally(), Tally(), Tally()))
-
-    def add(self, items: int, wait: int, lifetime: int, transfer: int, queue: int) -> None:
-        for tally, value, weight in zip(self._parts, (wait, lifetime, transfer, queue), (items, 1, items, items)):
-            tally.add(value, weight)
-
-    def report(self, id: ChannelId) -> ChannelReport:
-        if self.spare is not None and not self._parts[0].n:
-            self.add(*self.spare)
-        return ChannelReport(id, self.items, self.buffers, *(part.take(_US_PER_MS) for part in self._parts))
-
-
-@dataclass(slots=True)
-class ChannelMeter:
-    """All channels of one edge into one subtask. ``oldest`` is the lowest settings version of their buffers."""
-
-    edge: int
-    step: StepMeter
-    share: float
-    stamp: Stamp
-    oldest: int | None = None
-    _senders: dict[int, ChannelTally] = field(default_factory=dict)
-
-    def forget(self) -> None:
-        """Senders may be others from now on."""
-        self._senders.clear()
-
-    def served(self, frame: Frame, queued_us: int, now_us: int) -> None:
-        """A buffer's service begins now; it was queued here at ``queued_us``, both by this host's clock."""
-        tally = self._senders.setdefault(subtask_of(frame.sender), ChannelTally())
-        tally.items += frame.items
-        tally.buffers += 1
-        self.oldest = frame.settings if self.oldest is None else min(self.oldest, frame.settings)
-        self.step.dequeued(now_us - queued_us)
-        sampled = tagged(frame.edge, frame.sender, frame.sequence, self.share)
-        if not sampled and tally.spare is not None:
-            return
-        wait_us, lifetime_us = frame.waited_us // frame.items, frame.shipped_us - frame.opened_us
-        transfer_us = queued_us + self.stamp.offset_us - frame.shipped_us
-        times = frame.items, wait_us, lifetime_us, transfer_us, now_us - queued_us
-        if sampled:
-            tally.add(*times)
-        else:
-            tally.spare = times
-
-    def take(self, receiver: int) -> list[ChannelReport]:
-        """The interval's figures per sender, then start anew; a sender known from before reports its silence."""
-        reports = [
-            tally.report(ChannelId(self.edge, sender, receiver)) for sender, tally in sorted(self._senders.items())
-        ]
-        self._senders, self.oldest = {sender: ChannelTally() for sender in self._senders}, None
-        return reports

@@ -1,4 +1,4 @@
-"""Event times of records, and which records are out of order."""
+"""Event times of records: read from their column, out of order or not, and the windows they lie in."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.errors import SchemaError
-from headrace.runtime.batch import Times
+from headrace.graph.windowing import TimeWindow
+from headrace.runtime.batch import Batch, Times
+from headrace.runtime.operators.operator import Operator
 
 _PER_UNIT_US = {"s": 1e6, "ms": 1e3, "us": 1.0, "ns": 1e-3}
 _FUTURE_US = 86_400_000_000
@@ -52,7 +54,7 @@ def event_times(column: pa.Array, unit: str | None, now_us: int) -> tuple[Times,
 
 
 def own_watermarks(times: Times, newest_us: int, lateness_us: int) -> tuple[Times | None, int]:
-    """For each record the watermark its partition had promised before it, if it lies behind that.
+    """For each record the watermark that its partition had reached before it, if any record lies behind that.
 
     Returns ``None`` when every record is on time, and the newest event time afterwards.
     """
@@ -63,6 +65,29 @@ def own_watermarks(times: Times, newest_us: int, lateness_us: int) -> tuple[Time
         if np.any(times < before):
             return before, newest
     return None, newest
+
+
+def first_end(times: Times, window: TimeWindow) -> Times:
+    """End of the first window that contains each time."""
+    return (times // window.every_us + 1) * window.every_us
+
+
+def last_end(times: Times, window: TimeWindow) -> Times:
+    """End of the last window that contains each time."""
+    return (times + window.size_us) // window.every_us * window.every_us
+
+
+def without_closed(operator: Operator, batch: Batch, window: TimeWindow) -> Batch:
+    """Drop and count records whose windows have all been emitted.
+
+    Only a source that was silent and comes back with old records can send such.
+    """
+    reached = operator.watermark_us
+    if not batch.rows or int(batch.times.min()) + window.size_us > reached:
+        return batch
+    closed = last_end(batch.times, window) <= reached
+    operator.meter.late += int(closed.sum())
+    return batch.where(~closed) if closed.any() else batch
 
 
 def _parse_iso(column: pa.Array) -> pa.Array:

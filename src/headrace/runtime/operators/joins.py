@@ -9,8 +9,8 @@ from headrace.errors import SchemaError
 from headrace.graph.nodes import JoinNode
 from headrace.graph.windowing import TimeWindow
 from headrace.runtime.batch import Batch
+from headrace.runtime.operators.eventtimes import first_end, last_end, without_closed
 from headrace.runtime.operators.operator import Operator, timestamps
-from headrace.runtime.reduce.direct import first_end, last_end, without_closed
 from headrace.state.durable.changes import Store
 from headrace.state.grouping import check_key_type
 from headrace.state.hashing import slices_of

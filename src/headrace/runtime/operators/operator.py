@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.graph.windowing import FOREVER_US, IDLE_US, NEVER_US
 from headrace.runtime.batch import Batch
+from headrace.runtime.clock import now_us
 from headrace.runtime.metering.meter import StepMeter
-from headrace.runtime.scheduling.queues import InputQueue, QueuedBuffer
+from headrace.runtime.operators.queues import InputQueue, QueuedBuffer
 from headrace.state.durable.changes import Store
+from headrace.state.index.choosing import Choice
+
+OnDisk = Callable[[Batch], npt.NDArray[np.bool_]]
+"""Which records' keys are not in memory."""
 
 
 def lowest_of(watermarks: Iterable[int]) -> int:
@@ -32,13 +38,25 @@ class Receiver(Protocol):
     def watermark(self, port: int, watermark_us: int) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class ShedRule:
+    """How an operator sheds: what is not processed ``within_us`` of its birth (None: within the tightest bound on a path
+    through it) is abandoned. ``on_disk`` None: all records cost the same.
+    """
+
+    within_us: int | None
+    on_disk: OnDisk | None
+
+
 class Operator:
     """A step in one subtask.
 
     Subclasses implement ``on_batch`` and, where time matters, ``on_watermark``, ``on_clock`` and
     ``on_epoch_end``; ``stores`` names the state they keep. With a ``queue`` what it receives waits there
-    until the scheduler hands it to ``work`` and ``advance``.
+    until the scheduler hands it to ``work`` and ``advance``. ``polled``: it is read, not fed, so nothing queues for it.
     """
+
+    polled = False
 
     def __init__(self, name: str, ports: int = 1) -> None:
         self.name = name
@@ -66,12 +84,12 @@ class Operator:
         if self.queue is None:
             self.advance(port, watermark_us)
         else:
-            self.queue.follow(port, watermark_us)
+            self.queue.put_watermark(port, watermark_us)
 
     def work(self, waiting: QueuedBuffer) -> None:
         """Process a buffer whose turn has come."""
         if waiting.began is not None:
-            waiting.began(time.time_ns() // 1000)
+            waiting.began(now_us())
         if isinstance(waiting.data, Batch):
             self.process(waiting.port, waiting.data)
             return
@@ -89,9 +107,9 @@ class Operator:
     def _enqueue(self, waiting: QueuedBuffer) -> None:
         """Let what a step of the same subtask sent wait for its turn."""
         assert self.queue is not None
-        arrived_us = time.time_ns() // 1000
+        arrived_us = now_us()
         self.meter.arrived(arrived_us)
-        self.queue.put(replace(waiting, began=lambda now_us: self.meter.dequeued(now_us - arrived_us)))
+        self.queue.put(replace(waiting, began=lambda at_us: self.meter.dequeued(at_us - arrived_us)))
 
     def advance(self, port: int, watermark_us: int) -> None:
         """An input has come so far; it takes effect when all inputs have."""
@@ -105,7 +123,7 @@ class Operator:
                 self.pass_on_watermark()
 
     def pass_on_watermark(self) -> None:
-        """Promise to all who read this step that nothing older follows."""
+        """Tell all who read this step up to where nothing older follows."""
         watermark_us = min(self.watermark_us, self.held_us())
         if watermark_us > self._passed_on_us:
             self._passed_on_us = watermark_us
@@ -113,7 +131,7 @@ class Operator:
                 target.watermark(port, watermark_us)
 
     def held_us(self) -> int:
-        """The earliest result that may still come whatever the watermark: nothing later may be promised."""
+        """The earliest result that may still come, whatever the inputs' watermark: no later one may be passed on."""
         return FOREVER_US
 
     def emit(self, batch: Batch) -> None:
@@ -126,7 +144,7 @@ class Operator:
             self.meter.inner_ns += time.perf_counter_ns() - started_ns
 
     def begin_epoch(self) -> None:
-        """Forget watermarks: every epoch's senders promise anew, never less than before."""
+        """Forget watermarks: senders give theirs anew in every epoch, never lower than before."""
         self._watermarks = [NEVER_US] * len(self._watermarks)
         self.watermark_us = self._passed_on_us = NEVER_US
         self.meter.begin_epoch()
@@ -153,8 +171,30 @@ class Operator:
     def stores(self) -> dict[str, Store]:
         return {}
 
+    def parts(self, slices: int) -> range:
+        """The numbers by which its state is divided among subtasks: those of the run's slices."""
+        return range(slices)
+
     def restored(self, slices: list[int]) -> None:
         """The slices assigned to this subtask have been loaded."""
+
+    def close(self) -> None:
+        """The subtask will not work again: leave nothing open, and nothing on disk that is not the checkpoint's."""
+
+    @property
+    def combined_schema(self) -> pa.Schema | None:
+        """The columns of the partial aggregates that it takes, if it takes any."""
+        return None
+
+    @property
+    def choice(self) -> Choice | None:
+        """What it has chosen by what it measured, and why, for reports."""
+        return None
+
+    @property
+    def shed_rule(self) -> ShedRule | None:
+        """None: nothing is abandoned, however late."""
+        return None
 
 
 def timestamps(times_us: Any, rows: int | None = None) -> pa.Array:

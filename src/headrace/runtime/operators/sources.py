@@ -45,6 +45,8 @@ class Partition:
 class SourceOperator(Operator):
     """Polls its partitions' readers; offsets and times are slices of state, one per partition."""
 
+    polled = True
+
     def __init__(
         self,
         node: SourceNode,
@@ -68,6 +70,9 @@ class SourceOperator(Operator):
 
     def stores(self) -> dict[str, Store]:
         return {"": self._store}
+
+    def parts(self, slices: int) -> range:
+        return range(self._of)
 
     def restored(self, slices: list[int]) -> None:
         self.close()

@@ -115,7 +115,7 @@ class Transform(Operator):
         return Batch(records, times, batch.born_us, tag_us=batch.tag_us)
 
     def _single(self, part: Batch) -> Batch:
-        """Rows of one time and one promise: whatever the function makes of them has these too."""
+        """Rows of one time and one watermark: whatever the function makes of them has these too."""
         records = self._called(part)
         return part.take(np.zeros(records.num_rows, np.int64)).with_records(records)
 

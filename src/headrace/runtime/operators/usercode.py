@@ -13,6 +13,8 @@ from headrace.graph.nodes import OnError
 
 _PACKAGE = str(Path(__file__).resolve().parents[2])
 _RECORD_CHARS = 300
+DeadLetter = Callable[[str, str, str], None]
+"""Told the step, the record and the reason."""
 
 
 @dataclass(slots=True)
@@ -21,7 +23,7 @@ class Guard:
 
     step: str
     on_error: OnError
-    dead_letter: Callable[[str, str, str], None] | None = None
+    dead_letter: DeadLetter | None = None
     skipped: int = field(default=0)
 
     def __call__(self, record: Any, error: Exception) -> None:

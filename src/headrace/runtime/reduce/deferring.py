@@ -8,7 +8,7 @@ keys, and what changed is written back. That table is bounded as well: what does
 level, by another hash function (``runtime.reduce.overflow``).
 
 Where we depart from the thesis: it merges the parts of a key's state at the end of the input. Here results are wanted
-while the input goes on, and a count window or a session cannot be cut anywhere, so a state is never in two places.
+while the input goes on, and a count window or a session cannot be divided anywhere, so a state is never in two places.
 A key that the policy wants in memory while something of it is on disk therefore *arrives*: it has its slot, and gets
 its state when its bucket is next read. Whether something is on disk is remembered by a hash of the key.
 """

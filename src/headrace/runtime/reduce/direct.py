@@ -12,34 +12,12 @@ import pyarrow as pa
 from headrace.graph.nodes import ReduceNode
 from headrace.graph.windowing import NEVER_US, TimeWindow
 from headrace.runtime.batch import Batch, Times
-from headrace.runtime.operators.operator import Operator, timestamps
+from headrace.runtime.operators.eventtimes import first_end, last_end, without_closed
+from headrace.runtime.operators.operator import timestamps
 from headrace.runtime.operators.usercode import Guard
 from headrace.runtime.reduce.reduce import PaneReduce, Place
 from headrace.state.grouping import Rows
 from headrace.state.table.rowtable import GroupTable
-
-
-def first_end(times: Times, window: TimeWindow) -> Times:
-    """End of the first window that contains each time."""
-    return (times // window.every_us + 1) * window.every_us
-
-
-def last_end(times: Times, window: TimeWindow) -> Times:
-    """End of the last window that contains each time."""
-    return (times + window.size_us) // window.every_us * window.every_us
-
-
-def without_closed(operator: Operator, batch: Batch, window: TimeWindow) -> Batch:
-    """Drop and count records whose windows have all been emitted.
-
-    Only a source that was silent and comes back with old records can send such.
-    """
-    reached = operator.watermark_us
-    if not batch.rows or int(batch.times.min()) + window.size_us > reached:
-        return batch
-    closed = last_end(batch.times, window) <= reached
-    operator.meter.late += int(closed.sum())
-    return batch.where(~closed) if closed.any() else batch
 
 
 class DirectReduce(PaneReduce):

@@ -17,9 +17,9 @@ from headrace.graph.combining import chooses_panes
 from headrace.graph.nodes import ReduceNode
 from headrace.graph.windowing import NEVER_US, TimeWindow
 from headrace.runtime.batch import Batch, Times
+from headrace.runtime.operators.eventtimes import first_end, last_end, without_closed
 from headrace.runtime.operators.operator import timestamps
 from headrace.runtime.operators.usercode import Guard
-from headrace.runtime.reduce.direct import first_end, last_end, without_closed
 from headrace.runtime.reduce.forms import Forms
 from headrace.runtime.reduce.reduce import PaneReduce, Place
 from headrace.state.durable.changes import Store
@@ -217,7 +217,7 @@ class PanedReduce(PaneReduce):
     def _sort_out_late(self, batch: Batch) -> Batch:
         """Drop and count what is too late for all its windows; keep what is in time for all.
 
-        A window that has been emitted stays closed, also for a partition that was silent and had promised less.
+        A window that has been emitted stays closed, also for a partition that was silent and whose watermark is lower.
         """
         assert batch.late is not None
         first, last = first_end(batch.times, self._window), last_end(batch.times, self._window)

@@ -15,7 +15,7 @@ from headrace.graph.memory import engine_of
 from headrace.graph.nodes import ReduceNode
 from headrace.graph.windowing import FOREVER_US, TimeWindow
 from headrace.runtime.batch import Batch
-from headrace.runtime.operators.operator import Operator
+from headrace.runtime.operators.operator import Operator, ShedRule
 from headrace.runtime.operators.usercode import Guard
 from headrace.state.durable.changes import Store
 from headrace.state.grouping import Rows, check_key_type
@@ -94,13 +94,15 @@ class Reduce(Operator):
     def extra_columns(self) -> tuple[str, ...]:
         return ("early",) if self.early else ()
 
-    def close(self) -> None:
-        """Leave nothing on disk."""
+    @property
+    def combined_schema(self) -> pa.Schema:
+        return self.table.combined_schema
 
     @property
-    def choice(self) -> Choice | None:
-        """The hash engine in use and why, if there is a memory bound."""
-        return None
+    def shed_rule(self) -> ShedRule | None:
+        if self.node.overload is None:
+            return None
+        return ShedRule(self.node.overload.after_us, self.on_disk if self.node.memory_bytes is not None else None)
 
     def on_disk(self, batch: Batch) -> npt.NDArray[np.bool_]:
         """Which records' keys are not in memory although some keys are on disk; new ones may yet find room."""
@@ -143,6 +145,7 @@ class PaneReduce(Reduce):
 
     @property
     def choice(self) -> Choice | None:
+        """The hash engine in use and why, if there is a memory bound."""
         return self.states.choice if isinstance(self.states, BoundedTable) else None
 
     def on_disk(self, batch: Batch) -> npt.NDArray[np.bool_]:

@@ -31,12 +31,11 @@ class Runs:
 class SessionStates:
     """Sessions are table rows whose pane is their start; ``end`` is their last record's time.
 
-    A batch is first cut into runs per key; only runs that join sessions, or begin one earlier, meet them one by
-    one. Two records belong together if less than the gap lies between them and
-    neither came after its source had promised the end of the other's session. ``reach`` is the time
-    after which a record still belongs: the gap before the start, or less far back where the session
-    has late records. So the answer depends neither on how far other inputs have come nor on the
-    order in which records arrive.
+    A batch is first divided into runs per key; only runs that join sessions, or begin one earlier, meet them one by
+    one. Two records belong together if less than the gap lies between them and neither came when its source's
+    watermark had passed the end of the other's session. ``reach`` is the time after which a record still belongs: the
+    gap before the start, or less far back where the session has late records. So the answer depends neither on how
+    far other inputs have come nor on the order in which records arrive.
     """
 
     extras = ("end", "reach")

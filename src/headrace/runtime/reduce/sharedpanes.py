@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 
 import numpy as np
 import numpy.typing as npt
@@ -11,8 +12,8 @@ import pyarrow as pa
 from headrace.graph.nodes import ReduceNode
 from headrace.graph.windowing import TimeWindow
 from headrace.runtime.batch import Batch, Times
+from headrace.runtime.operators.operator import Operator
 from headrace.runtime.operators.usercode import Guard
-from headrace.runtime.reduce.paned import PanedReduce
 from headrace.runtime.reduce.reduce import PaneReduce, Place
 
 
@@ -23,11 +24,14 @@ class SharedPanes(PaneReduce):
     is for the steps to say.
     """
 
-    def __init__(self, node: ReduceNode, schema: pa.Schema, guard: Guard, place: Place) -> None:
+    def __init__(
+        self, node: ReduceNode, schema: pa.Schema, guard: Guard, place: Place, readers: Iterable[ReduceNode]
+    ) -> None:
         super().__init__(node, schema, pa.schema([]), guard, place)
         assert isinstance(node.window, TimeWindow)
         self._pane_us = node.window.size_us
         self._born_us = 0
+        self._views = {reader.name: self._view(reader) for reader in readers}
 
     def on_batch(self, port: int, batch: Batch) -> None:
         self._born_us = batch.born_us
@@ -66,20 +70,24 @@ class SharedPanes(PaneReduce):
         tag_us = self.meter.tag_for(self._born_us)
         started_ns = self.meter.wrote(partial.num_rows)
         for target, port in self.outputs:
-            assert isinstance(target, PanedReduce), "panes go to reduce steps of the same stage only"
+            assert isinstance(target, Operator), "panes go to steps of the same subtask only"
             target.receive_partial(port, self._for(target, partial), self._born_us, tag_us)
         self.meter.inner_ns += time.perf_counter_ns() - started_ns
 
-    def _for(self, target: PanedReduce, partial: pa.RecordBatch) -> pa.RecordBatch:
-        """The columns of a step's own reducers, by its own panes: these are multiples of ours."""
-        window, wanted = target.node.window, target.node.pane_columns
-        assert isinstance(window, TimeWindow) and wanted is not None
+    def _view(self, reader: ReduceNode) -> tuple[int, list[int]]:
+        """How long the panes of a step are that reads these, and which columns after the pane are of its reducers."""
+        assert isinstance(reader.window, TimeWindow) and reader.pane_columns is not None
         widths = [len(accumulator.fields) for accumulator in self.table.accumulators]
         starts = 1 + len(self.node.keys) + np.cumsum([0, *widths])
         names = [name for name, _ in self.node.reducers]
-        columns = [pa.array(partial.column(0).to_numpy() * self._pane_us // window.pane_us)]
-        columns += partial.columns[1 : starts[0]]
-        for name in wanted:
-            at = names.index(name)
-            columns += partial.columns[starts[at] : starts[at + 1]]
-        return pa.RecordBatch.from_arrays(columns, schema=target.table.combined_schema)
+        columns = list(range(1, 1 + len(self.node.keys)))
+        for at in map(names.index, reader.pane_columns):
+            columns += range(starts[at], starts[at + 1])
+        return reader.window.pane_us, columns
+
+    def _for(self, target: Operator, partial: pa.RecordBatch) -> pa.RecordBatch:
+        """The columns of a step's own reducers, by its own panes: these are multiples of ours."""
+        pane_us, wanted = self._views[target.name]
+        panes = pa.array(partial.column(0).to_numpy() * self._pane_us // pane_us)
+        columns = [panes, *(partial.column(at) for at in wanted)]
+        return pa.RecordBatch.from_arrays(columns, schema=target.combined_schema)

@@ -32,7 +32,7 @@ class Form(Protocol):
 
 
 class AsRecords:
-    """Records with their times; those on time have been promised nothing."""
+    """Records with their times; those on time have the lowest watermark there is."""
 
     def __init__(self, step: KeyStep, schema: pa.Schema) -> None:
         self._step, self._records = step, schema

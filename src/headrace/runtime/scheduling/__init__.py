@@ -1,3 +1,3 @@
-"""Which step of a subtask works next (C-MR). In come the input queues of its operators and a discipline; out goes one
-turn at a time. ``pressure`` says when reading must stop.
+"""Which step of a subtask works next (C-MR). In come the heads of its operators' input queues; out goes the one whose
+turn it is, by one of the ``disciplines``. ``pressure`` says when reading must stop.
 """

@@ -2,11 +2,11 @@
 
 With a schedule other than ``direct`` every operator has an input queue, fed by the edges into the subtask and by
 the operators before it. The subtask reads all there is into the queues, and then works for a turn: the policy
-picks an operator, which works on a few buffers, until the turn's time is over. Promises are kept before anything
+picks an operator, which works on a few buffers, until the turn's time is over. Watermarks take effect before anything
 new is fetched. A reduce that sheds has its queue under every schedule.
 
-Departures from C-MR: one worker per subtask, so a punctuation needs no replicas here, and its N is the number of
-senders, frozen per epoch. The growth of a reduce's state does not lower its rank under MEM.
+Departures from C-MR: one worker per subtask, so a watermark (its punctuation) needs no replicas here, and its N is
+the number of senders, frozen per epoch. The growth of a reduce's state does not lower its rank under MEM.
 """
 
 from __future__ import annotations
@@ -19,20 +19,18 @@ from headrace.config import Schedule, check_schedule
 from headrace.graph.nodes import is_keyed
 from headrace.graph.paths import bound_through
 from headrace.measure.backlog import Backlog
+from headrace.runtime.clock import now_us
 from headrace.runtime.operators.operator import Operator
-from headrace.runtime.operators.sources import SourceOperator
+from headrace.runtime.operators.queues import Fifo, InputQueue
 from headrace.runtime.orders import Orders
 from headrace.runtime.plan import JobPlan
-from headrace.runtime.scheduling.disciplines import Head, make_policy
+from headrace.runtime.scheduling.disciplines import Head, StepProfile, make_policy
 from headrace.runtime.scheduling.pressure import Pressure
-from headrace.runtime.scheduling.profiling import StepProfile
-from headrace.runtime.scheduling.queues import Fifo, InputQueue
 from headrace.runtime.shedding.shedqueue import shed_queues
-from headrace.runtime.wire.edges import now_us
 from headrace.runtime.wire.inbox import Inbox
 
 _TURN_NS = 4_000_000
-"""How long a turn may take: what arrives, timers and due buffers wait for it, so half of ``cut``."""
+"""How long a turn may take: what arrives, timers and due buffers wait for it, so half of ``flush``."""
 _REQUEST_US = 4_000
 """How long an operator should work before another is picked: its call, with 0.1 ms or so, then costs little. C-MR
 has a number of tuples for all operators (B), found by trial; here it follows from each one's measured time."""
@@ -51,7 +49,7 @@ class Scheduler:
         origins = {step.name: step.origin for step in plan.layout.passes}
         self._bounds_us = [bound_through(plan.graph, origins.get(o.name, o.name)) for o in self._operators]
         self._measured = [StepProfile(_receivers(o)) for o in self._operators]
-        self._fed = sum(_receivers(o) for o in operators.values() if isinstance(o, SourceOperator))
+        self._fed = sum(_receivers(o) for o in operators.values() if o.polled)
         self._pressure = Pressure(plan.settings.budget_bytes, plan.settings.queue_bytes)
         self._inbox = Inbox(0)
         self._shedding = shed_queues(plan, self._operators)
@@ -71,7 +69,7 @@ class Scheduler:
     def finish(self) -> None:
         """Nothing more will come: work off what waits; from here on operators call each other directly."""
         while self.waiting:
-            self._keep_watermarks()
+            self._take_watermarks()
             for head in self._heads():
                 self._serve(head.place)
         self._give(lambda step: None)
@@ -110,15 +108,15 @@ class Scheduler:
         return rows
 
     def turn(self) -> None:
-        """Keep promises and work until nothing waits or the turn's time is over."""
+        """Let watermarks take effect and work until nothing waits or the turn's time is over."""
         if not self._queues and not self._pressure.counts_state:
             return
         until_ns = time.perf_counter_ns() + _TURN_NS
-        self._keep_watermarks()
+        self._take_watermarks()
         self._weigh()
         while heads := self._heads():
             self._serve(self._policy.pick(heads, self._pressure.used_share).place)
-            self._keep_watermarks()
+            self._take_watermarks()
             self._weigh()
             if time.perf_counter_ns() >= until_ns:
                 break
@@ -155,11 +153,11 @@ class Scheduler:
             if operator.queue is not None and (born_us := operator.queue.born_us) is not None
         ]
 
-    def _keep_watermarks(self) -> None:
-        """Inputs first, so that one pass takes a promise through all operators where nothing waits."""
+    def _take_watermarks(self) -> None:
+        """Inputs first, so that one pass takes a watermark through all operators where nothing waits."""
         for operator in self._operators:
-            while operator.queue is not None and (follow := operator.queue.kept_watermark()) is not None:
-                operator.advance(follow.port, follow.watermark_us)
+            while operator.queue is not None and (taken := operator.queue.take_watermark()) is not None:
+                operator.advance(taken.port, taken.watermark_us)
 
     def _serve(self, place: int) -> None:
         """One request: as much of an operator's input as makes switching to it worth while."""
@@ -197,7 +195,7 @@ def _has_queue(plan: JobPlan, stage: int, operator: Operator) -> bool:
     """
     at, node = plan.layout.stages[stage], plan.graph.by_name.get(operator.name)
     alone = at.first == at.last
-    return not isinstance(operator, SourceOperator) and (alone or (node is not None and is_keyed(node)))
+    return not operator.polled and (alone or (node is not None and is_keyed(node)))
 
 
 def _receivers(operator: Operator) -> int:

@@ -17,16 +17,12 @@ import numpy.typing as npt
 
 from headrace.graph.paths import bound_through
 from headrace.runtime.batch import Batch
-from headrace.runtime.operators.operator import Operator
+from headrace.runtime.clock import now_us
+from headrace.runtime.operators.operator import OnDisk, Operator
+from headrace.runtime.operators.queues import QueuedBuffer, QueuedWatermark
 from headrace.runtime.plan import JobPlan
-from headrace.runtime.reduce.reduce import Reduce
-from headrace.runtime.scheduling.queues import QueuedBuffer, QueuedWatermark
 from headrace.runtime.shedding.deadlines import Item, KeyPlace, RecordCosts, batch_item, items_of
 from headrace.runtime.shedding.shedders import CostAware, EarliestDeadline, Shedder, ShedFigures
-from headrace.runtime.wire.edges import now_us
-
-OnDisk = Callable[[Batch], npt.NDArray[np.bool_]]
-"""Which records' keys are not in memory."""
 
 
 @dataclass(slots=True)
@@ -41,9 +37,9 @@ class _Arrival:
 
 
 class ShedQueue:
-    """Records by deadline; a promise takes effect when all that came before it is processed or shed.
+    """Records by deadline; a watermark takes effect when all that came before it is processed or shed.
 
-    What came after a promise may be processed before it takes effect: to the operator that is as if the promise
+    What came after a watermark may be processed before it takes effect: to the operator that is as if the watermark
     had come later, which it may at any time.
     """
 
@@ -98,12 +94,12 @@ class ShedQueue:
             items = list(items_of(deadlines_us, on_disk, self._bound_us, self._costs, batch=arrival))
         self._shedder.release(items, self._clock_us())
 
-    def follow(self, port: int, watermark_us: int) -> None:
+    def put_watermark(self, port: int, watermark_us: int) -> None:
         if self._watermarks and self._watermarks[-1][0] == self._arrivals and self._watermarks[-1][1].port == port:
             watermark_us = max(watermark_us, self._watermarks.pop()[1].watermark_us)
         self._watermarks.append((self._arrivals, QueuedWatermark(port, watermark_us)))
 
-    def kept_watermark(self) -> QueuedWatermark | None:
+    def take_watermark(self) -> QueuedWatermark | None:
         if not self._watermarks:
             return None
         first = min((item.batch.number for item in self._shedder.kept()), default=self._arrivals + 1)
@@ -134,9 +130,9 @@ def shed_queues(plan: JobPlan, operators: Iterable[Operator]) -> dict[str, ShedQ
     """A queue for each step that sheds; none where stages run one after the other: there nothing is late."""
     queues = {}
     for operator in operators:
-        if plan.eager and isinstance(operator, Reduce) and operator.node.overload is not None:
-            bound_us = operator.node.overload.after_us or bound_through(plan.graph, operator.name)
+        rule = operator.shed_rule if plan.eager else None
+        if rule is not None:
+            bound_us = rule.within_us or bound_through(plan.graph, operator.name)
             assert bound_us is not None, "the graph was validated"
-            costs_differ = operator.node.memory_bytes is not None
-            queues[operator.name] = ShedQueue(bound_us, operator.on_disk if costs_differ else None)
+            queues[operator.name] = ShedQueue(bound_us, rule.on_disk)
     return queues

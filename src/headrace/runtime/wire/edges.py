@@ -1,8 +1,7 @@
-"""Edges to the next stage: output buffers, cut by size or deadline, routed by slice."""
+"""Edges to the next stage: output buffers, flushed by size or deadline, routed by slice."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -13,8 +12,9 @@ import pyarrow as pa
 from headrace.graph.stages import Edge
 from headrace.graph.windowing import NEVER_US, TimeWindow
 from headrace.runtime.batch import Batch, concat, to_wire
-from headrace.runtime.metering.stamps import Stamp
-from headrace.runtime.wire.frames import Frame, Kind
+from headrace.runtime.clock import now_us
+from headrace.runtime.wire.channelmeter import Stamp
+from headrace.runtime.wire.frames import Frame, Kind, sender_id
 from headrace.state.grouping import Rows
 from headrace.state.hashing import slices_of
 from headrace.state.table.rowtable import Partials
@@ -23,10 +23,6 @@ _COMBINE_GAIN = 1.3
 """Records per group from which combining before the shuffle pays; below it rows go as they are."""
 _RETRY_AFTER = 64
 _SMALL_SLICE = np.zeros(1, np.uint16)
-
-
-def now_us() -> int:
-    return time.time_ns() // 1000
 
 
 @dataclass(slots=True)
@@ -53,45 +49,66 @@ class Combiner:
         return partial
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class EdgeWriter:
     """The sending end of one edge in one subtask: at most one open buffer.
 
-    ``targets`` are the receivers it reaches: all of them through a shuffle, its own index otherwise.
-    A spread edge gives the first ``active`` of them records in turn. ``since_us``: when the clock of
+    ``shuffled``: it reaches all ``receivers``, otherwise only the one with its own index. ``hop`` is the stage within
+    its leg that sends along an edge inside the leg. ``begin`` says which subtask it is this time, and ``table`` where
+    each slice is. A spread edge gives the first ``active`` receivers records in turn. ``since_us``: when the clock of
     what is to be sent began; it leaves after ``deadline_us`` or with ``limit_bytes``, whatever is first.
-    ``entered_us`` is the sum over the pending rows of when each came: with it a row's mean wait is known
-    at the cut; what a source let wait, in place of the buffer, counts too. It is the open buffer's, and of each
+    ``entered_us`` is the sum over the pending rows of when each came: with it a row's mean wait is known when the
+    buffer is flushed; what a source let wait, in place of the buffer, counts too. It is the open buffer's, and of each
     receiver's part only in the mean.
     """
 
     edge: Edge
-    sender: int
     receivers: int
-    targets: range
     slices: int
-    table: npt.NDArray[np.int64]
+    stamp: Stamp
+    shuffled: bool = True
     combiner: Combiner | None = None
-    active: int = 1
-    turn: int = 0
+    hop: int | None = None
     deadline_us: int = 0
     limit_bytes: int = 0
-    since_us: int = 0
-    pending: list[Batch] = field(default_factory=list)
-    pending_late: list[Batch] = field(default_factory=list)
-    pending_bytes: int = 0
-    opened_us: int = 0
-    pending_rows: int = 0
-    entered_us: int = 0
-    stamp: Stamp = field(default_factory=Stamp)
-    watermark_us: int = NEVER_US
-    told_us: int = NEVER_US
-    sequences: list[int] = field(default_factory=list)
-    sent: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    sender: int = field(init=False)
+    targets: range = field(init=False)
+    table: npt.NDArray[np.int64] = field(init=False)
+    active: int = field(init=False)
+    turn: int = field(init=False)
+    since_us: int = field(init=False)
+    pending: list[Batch] = field(init=False)
+    pending_late: list[Batch] = field(init=False)
+    pending_bytes: int = field(init=False)
+    opened_us: int = field(init=False)
+    pending_rows: int = field(init=False)
+    entered_us: int = field(init=False)
+    watermark_us: int = field(init=False)
+    told_us: int = field(init=False)
+    sequences: list[int] = field(init=False)
+    sent: npt.NDArray[np.int64] = field(init=False)
 
-    def __post_init__(self) -> None:
+    def begin(self, index: int, places: tuple[int, ...], active: int) -> None:
+        """A new attempt: nothing is open, sequences and audit counts start anew.
+
+        ``index`` is the subtask's. ``places`` says for each group of the receiving stage's slices on which subtask it
+        is, ``active`` how many receivers a spread edge begins with.
+        """
+        self.sender = index if self.hop is None else sender_id(self.hop, index)
+        self.targets = range(self.receivers) if self.shuffled else range(index, index + 1)
+        self.active, self.turn = active, index
+        at = np.array(places if self.edge.keyed else (0,), np.int64)
+        self.table = at[np.arange(self.slices) % len(at)]
+        if self.combiner is not None:
+            self.combiner.resting = 0
+        self._empty()
+        self.watermark_us = self.told_us = NEVER_US
         self.sequences = [0] * self.receivers
         self.sent = np.zeros(self.slices if self.edge.keyed else 1, np.int64)
+
+    def _empty(self) -> None:
+        self.pending, self.pending_late = [], []
+        self.pending_bytes = self.pending_rows = self.opened_us = self.entered_us = self.since_us = 0
 
     def receive(self, port: int, batch: Batch) -> None:
         now = now_us()
@@ -129,8 +146,7 @@ class EdgeWriter:
                 self._ship_batch(Kind.DATA, batch, shipped_us, rows)
         if self.pending_late:
             self._ship_batch(Kind.LATE, concat(self.pending_late), shipped_us, rows)
-        self.pending, self.pending_late = [], []
-        self.pending_bytes = self.pending_rows = self.opened_us = self.entered_us = self.since_us = 0
+        self._empty()
         if self.watermark_us > self.told_us:
             self.told_us = self.watermark_us
             for receiver in self.targets:

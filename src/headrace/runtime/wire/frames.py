@@ -54,7 +54,7 @@ class Frame:
 
     ``born_us`` is when the oldest item was due or read, ``tagged_us`` when one was that was drawn
     at random; ``waited_us`` is how long all items together waited in the open buffer, and
-    ``settings`` the version of the settings that were in force when it was cut.
+    ``settings`` the version of the settings that were in force when it was flushed.
     ``sequence`` is contiguous from 1 per sender, edge and receiver. ``slices`` and ``counts`` say
     how many items of each slice are inside, for the audit that all that was sent was consumed.
     """

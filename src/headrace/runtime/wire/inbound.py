@@ -11,8 +11,8 @@ import pyarrow as pa
 from headrace.errors import ProtocolError
 from headrace.graph.stages import Edge
 from headrace.graph.windowing import NEVER_US
-from headrace.runtime.metering.meter import ChannelMeter
 from headrace.runtime.operators.operator import Operator, lowest_of
+from headrace.runtime.wire.channelmeter import ChannelMeter
 from headrace.runtime.wire.frames import Frame, Kind
 
 

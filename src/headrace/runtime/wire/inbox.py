@@ -1,4 +1,4 @@
-"""The one queue a subtask waits on: input rows, control messages, the end of input."""
+"""The one queue a subtask waits on: rows of frames, then the end of input. A reader thread fills it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import queue
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 
-from headrace.runtime.wire.edges import now_us
+from headrace.runtime.clock import now_us
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,14 +18,6 @@ class Row:
 
     payload: memoryview
     queued_us: int
-
-
-@dataclass(frozen=True, slots=True)
-class External:
-    """Records that Spark read itself, from a user's DataFrame."""
-
-    source: str
-    records: pa.RecordBatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +34,14 @@ class Inbox:
     """
 
     def __init__(self, limit_bytes: int) -> None:
-        self._queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Row | End] = queue.SimpleQueue()
         self.limit_bytes, self.held_bytes = limit_bytes, 0
         self.blocked = False
         self._queued_bytes = self._state_bytes = 0
         self._room = threading.Condition()
 
-    def put(self, item: Any) -> None:
-        self._queue.put(item)
+    def put_end(self, end: End) -> None:
+        self._queue.put(end)
 
     def put_row(self, payload: memoryview) -> None:
         """Queue a row; blocks while too much is queued already."""
@@ -74,7 +65,7 @@ class Inbox:
                 self._queued_bytes, self._state_bytes = queued_bytes, state_bytes
                 self._room.notify()
 
-    def get(self, wait_s: float) -> Any:
+    def get(self, wait_s: float) -> Row | End | None:
         """The next item, or None if none came in time."""
         try:
             return self._queue.get_nowait() if wait_s <= 0 else self._queue.get(timeout=wait_s)
@@ -103,7 +94,7 @@ def read_into(inbox: Inbox, batches: Iterable[pa.RecordBatch]) -> threading.Thre
                         inbox.put_row(view)
         except Exception as caught:
             error = caught
-        inbox.put(End(error))
+        inbox.put_end(End(error))
 
     thread = threading.Thread(target=drain, name="headrace-reader", daemon=True)
     thread.start()

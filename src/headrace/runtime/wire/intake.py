@@ -7,16 +7,12 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from headrace.errors import ProtocolError
-from headrace.graph.stages import Edge
 from headrace.runtime.batch import Batch, from_wire, wire_schema
-from headrace.runtime.metering.meter import ChannelMeter
-from headrace.runtime.metering.stamps import Stamp
 from headrace.runtime.operators.operator import Operator
-from headrace.runtime.operators.sources import SourceOperator
+from headrace.runtime.operators.polling import Sources
+from headrace.runtime.operators.queues import QueuedBuffer
 from headrace.runtime.plan import JobPlan
-from headrace.runtime.reduce.reduce import Reduce
-from headrace.runtime.scheduling.queues import QueuedBuffer
-from headrace.runtime.wire.edges import now_us
+from headrace.runtime.wire.channelmeter import ChannelMeter, Stamp
 from headrace.runtime.wire.frames import Frame, Kind, decode, read_ipc
 from headrace.runtime.wire.inbound import Inbound
 from headrace.runtime.wire.inbox import Row
@@ -26,15 +22,15 @@ from headrace.runtime.wire.links import Links
 class Intake:
     """The receiving ends of all edges into one stage's subtask."""
 
-    def __init__(self, plan: JobPlan, stage: int, operators: Mapping[str, Operator], stamp: Stamp) -> None:
+    def __init__(
+        self, plan: JobPlan, stage: int, inbound: Mapping[int, Inbound], links: Links | None, sources: Sources,
+        stamp: Stamp,
+    ) -> None:  # fmt: skip
         self._plan, self._stage, self._stamp = plan, stage, stamp
-        self._operators = operators
-        self._within_leg = plan.layout.stages[stage].first < stage
-        self._links: Links | None = None
-        self._sources = [o for o in operators.values() if isinstance(o, SourceOperator)]
-        self._inbound = {edge.id: self._make_inbound(edge) for edge in plan.layout.border(stage)}
+        self._inbound, self._links, self._sources = inbound, links, sources
+        self._leg = links if plan.layout.stages[stage].first < stage else None
 
-    def begin(self, index: int, links: Links | None) -> None:
+    def begin(self, index: int) -> None:
         """A new attempt: sequences, audit counts and watermarks of all senders start anew."""
         senders = range(0)
         if self._stage and self._plan.eager:
@@ -43,22 +39,21 @@ class Intake:
             senders = range(before) if here.shuffled else range(index, index + 1)
         for inbound in self._inbound.values():
             inbound.begin(senders)
-        self._links = links
 
     @property
     def ended(self) -> bool:
         """Whether every sender's last buffer is here: no need to wait until Spark closes the pipe too."""
-        if self._within_leg:
-            return self._links is not None and self._links.ended
+        if self._leg is not None:
+            return self._leg.ended
         return bool(self._inbound) and all(len(i.ended) == len(i.last) for i in self._inbound.values())
 
     def take(self, row: Row) -> None:
         for frame in decode(row.payload):
             if frame.kind is Kind.EXTERNAL:
-                self._sources[frame.edge].take_external(read_ipc(frame.body), now_us())
+                self._sources.take_external(frame.edge, read_ipc(frame.body))
                 continue
-            if self._within_leg and self._links is not None:
-                self._links.take(frame, row)
+            if self._leg is not None:
+                self._leg.take(frame, row)
                 continue
             inbound = self._inbound.get(frame.edge)
             if inbound is None:
@@ -81,11 +76,11 @@ class Intake:
     def refuse(self, row: Row) -> None:
         """A row after all senders had ended: only what came before, or no data at all, is in order."""
         for frame in decode(row.payload):
-            if self._within_leg or (self._inbound[frame.edge].accept(frame) and frame.kind < Kind.WATERMARK):
+            if self._leg is not None or (self._inbound[frame.edge].accept(frame) and frame.kind < Kind.WATERMARK):
                 raise ProtocolError(f"stage {self._stage} received a buffer after its senders had ended")
 
     def close(self, operator: Operator) -> None:
-        """The operator's input is over: every sender must have said so; its last promise holds."""
+        """The operator's input is over: every sender must have said so; its last watermark holds."""
         for inbound in self._inbound.values():
             if inbound.operator is not operator:
                 continue
@@ -123,11 +118,3 @@ class Intake:
             schema = wire_schema(inbound.schema, late=frame.kind is Kind.LATE)
             data = from_wire(pa.ipc.read_record_batch(body, schema), inbound.schema, born_us, tag_us)
         return QueuedBuffer(inbound.edge.port, data, born_us, frame.items, len(frame.body), began, tag_us)
-
-    def _make_inbound(self, edge: Edge) -> Inbound:
-        plan, operator = self._plan, self._operators[edge.target]
-        origin = next((p.origin for p in plan.layout.passes if p.name == edge.target), None)
-        schema = plan.schemas[origin] if origin else plan.schema_into(edge.target, edge.port)
-        partial = operator.table.combined_schema if isinstance(operator, Reduce) else None
-        meter = ChannelMeter(edge.id, operator.meter, plan.settings.sample_share, self._stamp)
-        return Inbound(edge, operator, schema, partial, plan.settings.slices, meter)

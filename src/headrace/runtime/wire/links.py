@@ -16,10 +16,10 @@ import pyarrow as pa
 from headrace.errors import ProtocolError
 from headrace.graph.stages import Edge, Layout, Stage
 from headrace.runtime.batch import Batch, from_wire, wire_schema
-from headrace.runtime.metering.meter import ChannelMeter
-from headrace.runtime.metering.stamps import Stamp
+from headrace.runtime.clock import now_us
 from headrace.runtime.operators.operator import Receiver
-from headrace.runtime.wire.edges import EdgeWriter, now_us
+from headrace.runtime.wire.channelmeter import ChannelMeter, Stamp
+from headrace.runtime.wire.edges import EdgeWriter
 from headrace.runtime.wire.frames import Frame, Kind
 from headrace.runtime.wire.inbox import Row
 
@@ -39,6 +39,11 @@ class Link:
     here: bool = True
     last: dict[int, int] = field(default_factory=dict)
     consumed: dict[int, int] = field(default_factory=dict)
+
+    def begin(self) -> None:
+        """A new attempt: nothing has come yet."""
+        self.last, self.consumed = {}, {}
+        self.meter.forget()
 
     def receive(self, port: int, batch: Batch) -> None:
         self._next.receive(self.edge.port, batch)
@@ -79,6 +84,12 @@ class Links:
         self._upstream = _upstream(layout.inside(stage))
         self.ended = False
         self.passing: list[bytes] = []
+
+    def begin(self) -> None:
+        """A new attempt; its writers begin with all others of the subtask."""
+        self.ended, self.passing = False, []
+        for link in self._links.values():
+            link.begin()
 
     @property
     def writers(self) -> list[EdgeWriter]:

@@ -1,19 +1,16 @@
-"""What leaves a subtask: the open buffers of its edges, cut by size or deadline into rows."""
+"""What leaves a subtask: the open buffers of its edges, flushed by size or deadline into rows."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 
-import numpy as np
 import pyarrow as pa
 
-from headrace.runtime.build import DeadLetter, build_edges, build_links
-from headrace.runtime.metering.stamps import Stamp
-from headrace.runtime.operators.operator import Operator, Receiver
-from headrace.runtime.operators.usercode import Guard
+from headrace.runtime.clock import now_us
 from headrace.runtime.orders import Orders
 from headrace.runtime.plan import JobPlan, Ticket
-from headrace.runtime.wire.edges import EdgeWriter, now_us
+from headrace.runtime.wire.channelmeter import Stamp
+from headrace.runtime.wire.edges import EdgeWriter
 from headrace.runtime.wire.frames import Frame, Kind, sender_id
 from headrace.runtime.wire.links import LEG_END, Links
 
@@ -25,45 +22,32 @@ _SAME_ROW = 2
 class Outlet:
     """The sending ends of all edges out of one stage's subtask, and the links within its leg."""
 
-    def __init__(self, plan: JobPlan, stage: int, stamp: Stamp) -> None:
+    def __init__(
+        self, plan: JobPlan, stage: int, border: Sequence[EdgeWriter], links: Links | None, stamp: Stamp
+    ) -> None:
         self._plan, self._stage, self._stamp = plan, plan.layout.stages[stage], stamp
-        self._edges: list[EdgeWriter] = []
+        self._edges = [*(links.writers if links is not None else ()), *border]
+        self._receivers = plan.layout.stages[stage + 1].active if self._edges else 0
         self._index = 0
         self._moved = False
+        self._chained = Orders().chained
         self._places = plan.layout.stage_of
-        self.links: Links | None = None
+        self.links = links
         self.orders = Orders()
 
-    def begin(
-        self, index: int, ticket: Ticket, operators: Mapping[str, Operator], guards: dict[str, Guard],
-        dead_letter: DeadLetter | None,
-    ) -> None:  # fmt: skip
-        """Fresh sending ends: sequences and audit counts start anew with each attempt."""
-        plan, stage = self._plan, self._stage
+    def begin(self, index: int, ticket: Ticket) -> None:
+        """A new attempt, as which of the stage's subtasks; it starts with the orders of its ticket."""
         self._index = index
-        for operator in operators.values():
-            stay: list[tuple[Receiver, int]] = [(t, p) for t, p in operator.outputs if isinstance(t, Operator)]
-            operator.outputs = stay if stage.first == stage.last else []
-        border = build_edges(plan, stage.index, index, guards, dead_letter) if stage.index == stage.last else []
-        places = np.array(ticket.places, np.int64)
-        for edge in border:
-            if edge.edge.keyed:
-                edge.table = places[np.arange(plan.settings.slices) % len(places)]
-        if stage.first == stage.last:
-            for edge in border:
-                operators[edge.edge.source].outputs.append((edge, 0))
-            self._edges = border
-        else:
-            self.links = build_links(plan, stage, index, operators, border, self._stamp)
-            self._edges = [*self.links.writers, *border]
         for edge in self._edges:
-            edge.stamp = self._stamp
-        self.obey(self.orders)
+            edge.begin(index, ticket.places, self._receivers)
+        if self.links is not None:
+            self.links.begin()
+        self.obey(ticket.orders)
         self._move()
 
     def obey(self, orders: Orders) -> None:
         """Take new orders; a change of chains waits until all that is buffered has left."""
-        self._moved = self.links is not None and orders.chained != self.orders.chained
+        self._moved = self.links is not None and orders.chained != self._chained
         self.orders = orders
         self._stamp.version = orders.version
         settings, active = self._plan.settings, orders.active.get(self._stage.index + 1)
@@ -77,6 +61,7 @@ class Outlet:
     def _move(self) -> None:
         if self.links is not None:
             layout, chained = self._plan.layout, self.orders.chained
+            self._chained = chained
             self._places = layout.places(layout.chained if chained is None else chained)
             self.links.place(self._places)
         self._moved = False
@@ -93,11 +78,11 @@ class Outlet:
 
     @property
     def patience_us(self) -> int:
-        """How long what a source has ready may wait, as it would in the buffer that is cut first."""
+        """How long what a source has ready may wait, as it would in the buffer that is flushed first."""
         return min((edge.deadline_us for edge in self._edges), default=int(self._plan.settings.flush_s * 1e6))
 
     def due_us(self) -> int | None:
-        """When the next open buffer must be cut."""
+        """When the next open buffer must be flushed."""
         return min((edge.due_us for edge in self._edges if edge.since_us), default=None)
 
     def flush(self, *, last: bool = False) -> Iterator[pa.RecordBatch]:

@@ -1,6 +1,6 @@
 """Stock Spark's side of ``bench combine``: sliding windows by ``groupBy(window(...), key)``, in a process of its own.
 
-``python -m headrace.bench.stock.averages DIRECTORY`` reads lines ``SIZE OUTPUT`` and answers each with figures, so that
+``python -m headrace.bench.windows.combine_stock DIRECTORY`` reads lines ``SIZE OUTPUT`` and answers each with figures, so that
 both sides can take turns in warm sessions.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow.compute as pc
 import pyarrow.parquet
 
-from headrace.bench.stock.jobs import drained, open_stock
+from headrace.bench.stock.session import drained, open_stock
 from headrace.bench.windows.combine_time import Took, driver_cpu_s
 from headrace.bench.windows.trades import symbol_names
 from headrace.bench.windows.trades_windows import TradeWindows
@@ -27,7 +27,7 @@ class StockWindows:
     """The process; ``run`` asks it for one window size."""
 
     def __init__(self, directory: Path) -> None:
-        command = [sys.executable, "-m", "headrace.bench.stock.averages", str(directory)]
+        command = [sys.executable, "-m", "headrace.bench.windows.combine_stock", str(directory)]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         )

@@ -11,12 +11,11 @@ import psutil
 from headrace.measure.flows import Flow
 from headrace.measure.report import ChannelReport, Report, SubtaskReport
 from headrace.runtime.messages import Reported
-from headrace.runtime.metering.stamps import Stamp
 from headrace.runtime.operators.operator import Operator
 from headrace.runtime.operators.usercode import Guard
 from headrace.runtime.plan import JobPlan
-from headrace.runtime.reduce.reduce import Reduce
 from headrace.runtime.scheduling.scheduler import Scheduler
+from headrace.runtime.wire.channelmeter import Stamp
 from headrace.runtime.wire.intake import Intake
 from headrace.runtime.wire.outlet import Outlet
 from headrace.tokens import Token
@@ -64,7 +63,7 @@ class Reporter:
         engines = {
             operator.name: (operator.choice.engine, operator.choice.reason)
             for operator in self._operators.values()
-            if isinstance(operator, Reduce) and operator.choice is not None
+            if operator.choice is not None
         }
         reported = Reported(
             self._stage,
@@ -83,7 +82,7 @@ class Reporter:
         self._control.tell(reported)
 
     def _report(self, now_us: int, subtasks: tuple[SubtaskReport, ...]) -> Report:
-        """Named by the oldest settings that were in force at any time: here, or where its buffers were cut."""
+        """Named by the oldest settings that were in force at any time: here, or where its buffers were flushed."""
         meters = self._intake.meters()
         version = min([self._version, *(meter.oldest for meter in meters if meter.oldest is not None)])
         self._version = self._stamp.version

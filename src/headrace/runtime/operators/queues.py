@@ -1,8 +1,8 @@
-"""An operator's input queue: decoded buffers that wait for their turn, and promises in order with them.
+"""An operator's input queue: decoded buffers that wait for their turn, and watermarks in line with them.
 
-A promise (a punctuation that has arrived, C-MR section 2.2) never overtakes data before it: it takes effect
-when all that was queued before it has been processed. Since it is the lowest over all senders at the moment
-it is queued, that is when every sender's earlier data has been processed, in whatever order operators work.
+A watermark (a punctuation in C-MR, section 2.2) never overtakes data that was queued before it: it takes effect when
+all of that has been processed. Since it is the lowest over all senders at the moment it is queued, every sender's
+earlier data has been processed by then, in whatever order operators work.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class InputQueue(Protocol):
 
     @property
     def empty(self) -> bool:
-        """Whether neither data nor a promise waits."""
+        """Whether neither data nor a watermark waits."""
         ...
 
     @property
@@ -88,16 +88,16 @@ class InputQueue(Protocol):
 
     def put(self, waiting: QueuedBuffer) -> None: ...
 
-    def follow(self, port: int, watermark_us: int) -> None: ...
+    def put_watermark(self, port: int, watermark_us: int) -> None: ...
 
-    def kept_watermark(self) -> QueuedWatermark | None:
-        """Remove and return the next promise, if nothing waits before it."""
+    def take_watermark(self) -> QueuedWatermark | None:
+        """Remove and return the next watermark, if nothing waits before it."""
         ...
 
     def take(self, now_us: int, rows: int) -> QueuedBuffer | None:
         """Remove and return what is next, one buffer or several small ones joined to about so many rows.
 
-        None when a promise comes first, or nothing is worth processing.
+        None when a watermark comes first, or nothing is worth processing.
         """
         ...
 
@@ -129,14 +129,14 @@ class Fifo:
         self.put_bytes += waiting.nbytes
         self.put_rows += waiting.rows
 
-    def follow(self, port: int, watermark_us: int) -> None:
+    def put_watermark(self, port: int, watermark_us: int) -> None:
         last = self._waiting[-1] if self._waiting else None
         if isinstance(last, QueuedWatermark) and last.port == port:  # nothing in between: the higher one says it all
             self._waiting.pop()
             watermark_us = max(watermark_us, last.watermark_us)
         self._waiting.append(QueuedWatermark(port, watermark_us))
 
-    def kept_watermark(self) -> QueuedWatermark | None:
+    def take_watermark(self) -> QueuedWatermark | None:
         head = self._waiting[0] if self._waiting else None
         if isinstance(head, QueuedWatermark):
             self._waiting.popleft()

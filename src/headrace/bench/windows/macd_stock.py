@@ -1,6 +1,6 @@
 """Stock Spark's side of ``bench macd``: one query per mean, in a process of its own; results are joined as they come.
 
-``python -m headrace.bench.stock.crossings OPTIONS`` prints one line of figures.
+``python -m headrace.bench.windows.macd_stock OPTIONS`` prints one line of figures.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.bench.stock.jobs import open_stock
 from headrace.bench.stock.opensource import paced_source
+from headrace.bench.stock.session import open_stock
 from headrace.bench.windows.macd_answers import (
     FAST_S,
     SLIDE_S,
@@ -44,7 +44,7 @@ _PATIENCE_S = 60.0
 
 def run_stock_macd(**options: Any) -> dict[str, Any]:
     """Figures of both queries on the trades that are kept in ``root``; see ``figures``."""
-    command = [sys.executable, "-m", "headrace.bench.stock.crossings", json.dumps(options)]
+    command = [sys.executable, "-m", "headrace.bench.windows.macd_stock", json.dumps(options)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=1800)
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if done.returncode or not lines:

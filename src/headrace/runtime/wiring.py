@@ -1,0 +1,109 @@
+"""How the operators of one stage's subtask are wired: to each other, to the edges that leave and to those that arrive."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from headrace.graph.combining import can_combine
+from headrace.graph.nodes import PaneNode, ReduceNode
+from headrace.graph.stages import Edge, Stage
+from headrace.graph.windowing import TimeWindow
+from headrace.runtime.metering.meter import StepMeter
+from headrace.runtime.operators.operator import Operator
+from headrace.runtime.operators.usercode import DeadLetter, Guard
+from headrace.runtime.plan import JobPlan
+from headrace.runtime.reduce.reduce import make_table
+from headrace.runtime.wire.channelmeter import ChannelMeter, Stamp
+from headrace.runtime.wire.edges import Combiner, EdgeWriter
+from headrace.runtime.wire.inbound import Inbound
+from headrace.runtime.wire.links import Link, Links
+from headrace.state.table.rowtable import Partials
+
+
+@dataclass(frozen=True, slots=True)
+class Wiring:
+    """The operators of a subtask to be wired; ``guards`` gets those of reducers that combine before the shuffle."""
+
+    plan: JobPlan
+    stage: Stage
+    operators: Mapping[str, Operator]
+    guards: dict[str, Guard]
+    dead_letter: DeadLetter | None
+    stamp: Stamp
+
+    def border(self) -> list[EdgeWriter]:
+        """The edges to the next leg; only the last stage of a leg has any."""
+        plan, stage = self.plan, self.stage
+        if stage.index < stage.last or stage.index + 1 == len(plan.layout.stages):
+            return []
+        after = plan.layout.stages[stage.index + 1]
+        return [
+            EdgeWriter(
+                edge, after.subtasks, plan.settings.slices, self.stamp, after.shuffled, self._combiner(edge)
+            )
+            for edge in plan.layout.border(after.index)
+        ]  # fmt: skip
+
+    def connect(self, border: Sequence[EdgeWriter]) -> Links | None:
+        """Append to all operators' outputs; where the leg has several stages, by links."""
+        layout, stage = self.plan.layout, self.stage
+        if stage.first < stage.last:
+            ways_out = {writer.edge.id: writer for writer in border}
+            links = [self._link(edge, ways_out.get(edge.id)) for edge in layout.inside(stage) if not self._join(edge)]
+            return Links(layout, stage, {link.edge.id: link for link in links}, self.stamp)
+        for edge in layout.inside(stage):
+            self._join(edge)
+        for writer in border:
+            self.operators[writer.edge.source].outputs.append((writer, 0))
+        return None
+
+    def inbound(self, edge: Edge) -> Inbound:
+        """The receiving end of an edge from the leg before."""
+        settings, operator = self.plan.settings, self.operators[edge.target]
+        meter = ChannelMeter(edge.id, operator.meter, settings.sample_share, self.stamp)
+        return Inbound(edge, operator, self._schema_of(edge), operator.combined_schema, settings.slices, meter)
+
+    def _join(self, edge: Edge) -> bool:
+        """Let one operator call the other, if both are here and stay."""
+        ends = {edge.source, edge.target}
+        stay = ends <= self.operators.keys() and not ends & self.plan.layout.movable
+        if stay:
+            self.operators[edge.source].outputs.append((self.operators[edge.target], edge.port))
+        return stay
+
+    def _link(self, edge: Edge, way_out: EdgeWriter | None) -> Link:
+        """An edge of a leg with several stages, at this one of them."""
+        stage, settings, here = self.stage, self.plan.settings, self.operators.get(edge.target)
+        writer = None
+        if stage.index < stage.last:
+            inner = replace(edge, keys=(), keyed=False, spread=False)
+            hop = stage.index - stage.first
+            writer = EdgeWriter(inner, stage.subtasks, settings.slices, self.stamp, shuffled=False, hop=hop)
+        step = here.meter if here is not None else StepMeter(edge.target)
+        meter = ChannelMeter(edge.id, step, settings.sample_share, self.stamp)
+        link = Link(edge, self._schema_of(edge), way_out or here, writer, meter)
+        if edge.source in self.operators:
+            self.operators[edge.source].outputs.append((link, edge.port))
+        return link
+
+    def _schema_of(self, edge: Edge) -> pa.Schema:
+        """What is on an edge; a step that it passes through changes nothing."""
+        origins = {step.name: step.origin for step in self.plan.layout.passes}
+        return self.plan.schemas[origins.get(edge.source, edge.source)]
+
+    def _combiner(self, edge: Edge) -> Combiner | None:
+        plan, node = self.plan, self.plan.graph.by_name.get(edge.target)
+        if isinstance(node, PaneNode):
+            node = node.table
+        if not isinstance(node, ReduceNode) or not can_combine(node):
+            return None
+        if node.overload is not None and plan.eager:
+            return None  # what is shed is counted in records
+        on_error = node.options.on_error or plan.graph.on_error
+        guard = self.guards.setdefault(f"{node.name} (combine)", Guard(node.name, on_error, self.dead_letter))
+        table = make_table(node, plan.schema_into(node.name), plan.schemas[node.name], guard, 1)
+        window = node.window if isinstance(node.window, TimeWindow) else None
+        return Combiner(Partials(table.key_fields, table.accumulators), node.keys, window)
