@@ -4,7 +4,10 @@ headrace run examples/click_count.py --seconds 10
 headrace run examples/click_count.py --mode batch
 """
 
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 
 import headrace as hr
 
@@ -12,7 +15,7 @@ PAGES = np.array(["home", "search", "cart", "help"])
 START_MS = 1_700_000_040_000
 
 
-def clicks(numbers):
+def clicks(numbers: npt.NDArray[np.int64]) -> dict[str, Any]:
     """The clicks with these numbers: a tenth of a second apart, most of them on the first pages."""
     return {"page": PAGES[(numbers * 7 % 10) // 3], "at": START_MS + numbers * 100}
 

@@ -12,7 +12,7 @@ HERE = Path(__file__).parent
 OUT = Path("out") / time.strftime("dead-letters-%Y%m%d-%H%M%S")
 
 
-def price(order):
+def price(order: hr.Record) -> hr.Record:
     """The price of one piece; an order of nothing has none, and raises."""
     return {"item": order["item"], "each": order["total"] / order["pieces"]}
 

@@ -9,8 +9,10 @@ headrace run examples/figure_one.py --mode batch
 
 import time
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 import headrace as hr
@@ -37,7 +39,7 @@ class Operator:
         return result
 
 
-def tuples(numbers, size_bytes=1000):
+def tuples(numbers: npt.NDArray[np.int64], size_bytes: int = 1000) -> dict[str, Any]:
     """Tuples with these numbers and values of this size."""
     return {"n": numbers, "value": pa.array(np.full(len(numbers), b"x" * size_bytes), pa.binary())}
 

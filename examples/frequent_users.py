@@ -3,12 +3,15 @@
 headrace run examples/frequent_users.py --mode batch
 """
 
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 
 import headrace as hr
 
 
-def clicks(numbers):
+def clicks(numbers: npt.NDArray[np.int64]) -> dict[str, Any]:
     """The clicks with these numbers: some of forty thousand users click far more often than others."""
     chance = (numbers * 2_654_435_761 % 1_000_003) / 1_000_003
     return {"user": (40_000 * chance**5).astype(np.int64), "at": numbers}

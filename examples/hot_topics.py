@@ -17,7 +17,7 @@ HERE = Path(__file__).parent
 OUT = Path("out") / time.strftime("hot-topics-%Y%m%d-%H%M%S")
 
 
-def split_tags(tweet):
+def split_tags(tweet: hr.Record) -> list[hr.Record]:
     """One record per hashtag."""
     words = tweet["text"].split()
     return [{"tag": word[1:], "likes": tweet["likes"], "ts": tweet["ts"]} for word in words if word.startswith("#")]

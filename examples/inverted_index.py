@@ -11,7 +11,7 @@ HERE = Path(__file__).parent
 LINES = {line: number for number, line in enumerate((HERE / "data/mill.txt").read_text().splitlines(), 1)}
 
 
-def words(record):
+def words(record: hr.Record) -> list[hr.Record]:
     """A line's words, each once, with the number of the line."""
     found = {word.strip(".,;:!?'\"") for word in record["line"].lower().split()}
     return [{"word": word, "line": LINES[record["line"]]} for word in sorted(found)]

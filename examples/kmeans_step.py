@@ -8,8 +8,11 @@ headrace run examples/kmeans_step.py:job,live
 """
 
 import math
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 import headrace as hr
 
@@ -18,30 +21,30 @@ CENTRES = [(0.0, 0.0), (4.0, 0.0), (0.0, 4.0)]
 START_MS = 1_700_000_040_000
 
 
-def points(numbers):
+def points(numbers: npt.NDArray[np.int64]) -> dict[str, Any]:
     """The points with these numbers: around three places, a tenth of a second apart."""
     x, y = PLACES[numbers % 3].T
     return {"x": x + np.cos(numbers * 2.4), "y": y + np.sin(numbers * 2.4), "at": START_MS + 100 * numbers}
 
 
-def nearest(record):
+def nearest(record: hr.Record) -> Iterator[tuple[int, tuple[float, float, float]]]:
     """The nearest centre, with the point as a sum of one."""
     distances = [math.dist(centre, (record["x"], record["y"])) for centre in CENTRES]
     yield distances.index(min(distances)), (record["x"], record["y"], 1.0)
 
 
-def total(centre, sums):
+def total(centre: int, sums: list[list[float]]) -> list[float]:
     """Sums of points as one."""
     return [sum(column) for column in zip(*sums)]
 
 
-def moved(centre, sums):
+def moved(centre: int, sums: list[list[float]]) -> list[float]:
     """Where the centre moves to."""
     x, y, n = total(centre, sums)
     return [x / n, y / n]
 
 
-def program(name, window=None):
+def program(name: str, window: hr.Window | None = None) -> hr.Job:
     """The program as a job; in windows of event time, or over the whole input."""
     job = hr.Job(name)
     stream = job.source("points", hr.generate(points, rate="2000/s", total=2000), event_time="at")

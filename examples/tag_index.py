@@ -7,6 +7,7 @@ headrace run examples/tag_index.py:live
 headrace run examples/tag_index.py:job,live
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import headrace as hr
@@ -14,19 +15,19 @@ import headrace as hr
 HERE = Path(__file__).parent
 
 
-def tags(record):
+def tags(record: hr.Record) -> Iterator[tuple[str, list[str]]]:
     """Each tag of a tweet with its user."""
     for word in record["text"].split():
         if word.startswith("#"):
             yield word[1:].lower(), [record["user"]]
 
 
-def united(tag, lists):
+def united(tag: str, lists: list[list[str]]) -> list[str]:
     """All users of some lists, each once, in order."""
     return sorted({user for users in lists for user in users})
 
 
-def program(name, window=None):
+def program(name: str, window: hr.Window | None = None) -> hr.Job:
     """The program as a job; in windows of event time, or over the whole input."""
     job = hr.Job(name)
     tweets = job.source("tweets", hr.replay(HERE / "data/tweets.jsonl", rate="1000/s"), event_time="ts", lateness="1 s")

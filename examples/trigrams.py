@@ -10,7 +10,7 @@ import headrace as hr
 HERE = Path(__file__).parent
 
 
-def trigrams(record):
+def trigrams(record: hr.Record) -> list[hr.Record]:
     """Every three words in a row of a line."""
     words = [word.strip(".,;:!?'\"") for word in record["line"].lower().split()]
     return [{"trigram": " ".join(three)} for three in zip(words, words[1:], words[2:])]

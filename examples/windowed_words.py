@@ -10,7 +10,7 @@ import headrace as hr
 HERE = Path(__file__).parent
 
 
-def words(record):
+def words(record: hr.Record) -> list[hr.Record]:
     """A tweet's words, in lower case."""
     return [{"word": word.lower()} for word in record["text"].split()]
 

@@ -4,6 +4,7 @@ python examples/word_count.py
 headrace run examples/word_count.py --mode batch
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import headrace as hr
@@ -11,13 +12,13 @@ import headrace as hr
 HERE = Path(__file__).parent
 
 
-def to_words(record):
+def to_words(record: hr.Record) -> Iterator[tuple[str, int]]:
     """Each word with the number one."""
     for word in record["line"].lower().split():
         yield word.strip(".,;:!?'\""), 1
 
 
-def add(word, counts):
+def add(word: str, counts: list[int]) -> int:
     """How often a word occurred, given how often it occurred here and there."""
     return sum(counts)
 

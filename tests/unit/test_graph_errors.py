@@ -114,7 +114,17 @@ CASES: dict[str, tuple[Callable[[hr.Job, hr.Stream], Any], type[HeadraceError], 
     ),
     "column named like an option": (
         lambda j, s: s.key_by("k").reduce(name="r", state=hr.last("v")), GraphError,
-        ["'r'", "state= is an option of reduce", "reduce({'state': hr.last(v)}, …)"],
+        ["'r'", "state= is an option of reduce", "reduce({'state': …}, …)"],
+    ),
+    "column called name": (
+        lambda j, s: s.key_by("k").reduce(name=hr.last("v")), GraphError,
+        ["reduce 's.reduce'", "name= is an option of reduce", "reduce({'name': …}, …)"],
+    ),
+    "column without a name": (
+        lambda j, s: s.key_by("k").reduce(hr.count(), name="r"), GraphError, ["'r'", "a name, such as n=hr.count()"]
+    ),
+    "column given twice": (
+        lambda j, s: s.key_by("k").reduce({"n": hr.count()}, name="r", n=hr.count()), GraphError, ["'r'", "'n' is given twice"]
     ),
     "state for another step": (
         lambda j, s: s.key_by("k").reduce(name="r", state={"seen": hr.value()}, n=hr.count()), GraphError,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args
 
 from headrace.api.options import STEP_DEFAULTS, Latency, ParallelismLike, StepSettings, step_options
-from headrace.api.reducing import AtLeast, ReduceState, own_columns, result_columns
+from headrace.api.reducing import AtLeast, ReduceState, check_columns, check_groups, merged_columns, own_columns
 from headrace.config import spelled_out
 from headrace.errors import GraphError
 from headrace.graph.nodes import JoinHow, JoinNode, OnError, ProcessNode, ReduceNode, Shed, StateKind
@@ -20,11 +20,6 @@ if TYPE_CHECKING:
     from headrace.api.stream import Stream
 
 _with_step_settings = spelled_out(StepSettings, STEP_DEFAULTS)
-_GROUPS = {
-    "state": (ReduceState, "hr.keep(memory='64 MB')"),
-    "overload": (Shed, "hr.shed(after='200 ms')"),
-    "emit": (AtLeast, "hr.at_least(n=50)"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,26 +66,23 @@ class KeyedStream:
         and ``window_end``; ``version`` and ``completeness`` of versioned windows; ``coverage`` if asked for). Columns
         that are named like an option are given in a mapping: ``reduce({"state": hr.last("state")}, n=hr.count())``.
         """
-        name = name or self.job.auto_name("reduce", self.name)
+        step = name if name and isinstance(name, str) else self.job.auto_name("reduce", self.name)
         kept = state if isinstance(state, ReduceState) else ReduceState()
         groups: dict[str, Any] = {"state": state, "overload": overload, "emit": emit}
         options = {
             "parallelism": parallelism, "latency": latency, "on_error": on_error, "returns": returns,
             "deterministic": deterministic,
         }  # fmt: skip
-        results = {**(columns or {}), **reducers}
-        result_columns(
-            name, results, (*self.keys, *own_columns(self.windowed, kept)), {"name": name, **groups, **options}
-        )
-        for option, (kind, example) in _GROUPS.items():
-            if groups[option] is not None and not isinstance(groups[option], kind):
-                raise GraphError(f"reduce {name!r}: {option}={groups[option]!r:.80} is not a value such as {example}")
+        results = merged_columns(step, columns, reducers)
+        taken = (*self.keys, *own_columns(self.windowed, kept))
+        check_columns(step, results, taken, {"name": name, **groups, **options})
+        check_groups(step, groups)
         node = ReduceNode(
-            name, self.keys, self.windowed, tuple(results.items()), (self.name,),
+            step, self.keys, self.windowed, tuple(results.items()), (self.name,),
             engine=kept.engine,
             memory_bytes=kept.memory_bytes,
             coverage=kept.coverage,
-            options=step_options(name, options),
+            options=step_options(step, options),
             at_least=(emit.column, emit.minimum) if emit is not None else None,
             max_records=kept.max_records,
             combine=kept.combine,

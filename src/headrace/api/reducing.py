@@ -104,6 +104,11 @@ def at_least(**minimum: float) -> AtLeast:
     return AtLeast(column, float(value))
 
 
+_GROUPS: dict[str, tuple[type, str]] = {
+    "state": (ReduceState, "hr.keep(memory='64 MB')"),
+    "overload": (Shed, "hr.shed(after='200 ms')"),
+    "emit": (AtLeast, "hr.at_least(n=50)"),
+}
 MOVED = {
     "memory": "state=hr.keep(memory=…)",
     "engine": "state=hr.keep(engine=…)",
@@ -125,13 +130,30 @@ def own_columns(window: Window | None, kept: ReduceState) -> tuple[str, ...]:
     return (*bounds, *versions, *(("coverage",) if kept.coverage is not None else ()))
 
 
-def result_columns(step: str, columns: Mapping[str, Any], taken: Iterable[str], options: Mapping[str, Any]) -> None:
+def merged_columns(step: str, columns: Any, reducers: Mapping[str, Any]) -> dict[str, Any]:
+    """Result columns given in a mapping and by keyword, in this order."""
+    if columns is not None and not isinstance(columns, Mapping):
+        raise GraphError(f"reduce {step!r}: give each result column a name, such as n=hr.count(), not {columns!r:.80}")
+    twice = sorted((columns or {}).keys() & reducers.keys())
+    if twice:
+        raise GraphError(f"reduce {step!r}: the column {twice[0]!r} is given twice, in the mapping and by keyword")
+    return {**(columns or {}), **reducers}
+
+
+def check_groups(step: str, groups: Mapping[str, Any]) -> None:
+    """Raise GraphError for a group of options that is not made by its function."""
+    for option, (kind, example) in _GROUPS.items():
+        if groups[option] is not None and not isinstance(groups[option], kind):
+            raise GraphError(f"reduce {step!r}: {option}={groups[option]!r:.80} is not a value such as {example}")
+
+
+def check_columns(step: str, columns: Mapping[str, Any], taken: Iterable[str], options: Mapping[str, Any]) -> None:
     """Raise GraphError for the first result column that is none, or that has a name which is taken."""
     for option, value in options.items():
         if isinstance(value, (Aggregate, UserReducer)):
             raise GraphError(
                 f"reduce {step!r}: {option}= is an option of reduce; a result column of that name goes into a mapping: "
-                f"reduce({{{option!r}: hr.{value.describe()}}}, …)"
+                f"reduce({{{option!r}: …}}, …)"
             )
     if not columns:
         raise GraphError(f"reduce {step!r} has no reducer; write for example reduce(name={step!r}, n=hr.count())")

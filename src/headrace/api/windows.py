@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from headrace.errors import GraphError
-from headrace.graph.windowing import CountWindow, SessionWindow, TimeWindow, WholeInput
+from headrace.graph.windowing import CountWindow, SessionWindow, TimeWindow, WholeInput, Window
 from headrace.units import Duration, duration_us
 
 
@@ -48,13 +48,12 @@ def whole_input() -> WholeInput:
     return WholeInput()
 
 
-def versioned(window: TimeWindow, *, keep: Duration = "1 h") -> TimeWindow:
+def versioned(window: Window, *, keep: Duration = "1 h") -> TimeWindow:
     """Late records make new versions of their window's results instead of being dropped (Flink: allowed lateness).
 
     Results carry ``version`` (0, 1, 2…) and ``completeness`` (share of the records known now that
     were in version 0; 1.0 for version 0 itself). A window can be revised for ``keep`` after its end.
     """
     if not isinstance(window, TimeWindow):
-        given = getattr(window, "describe", window.__repr__)()
-        raise GraphError(f"hr.versioned takes a tumbling or sliding window, not {given}")
+        raise GraphError(f"hr.versioned takes a tumbling or sliding window, not {window.describe()}")
     return replace(window, versioned=True, keep_us=duration_us(keep, "keep"))

@@ -102,14 +102,17 @@ def check_threshold(node: ReduceNode) -> None:
     name, _ = node.at_least
     reducer = dict(node.reducers).get(name)
     if reducer is None:
-        raise GraphError(f"step {node.name!r}: at_least names {name!r}, which is none of its reducers")
+        raise GraphError(
+            f"step {node.name!r}: emit=hr.at_least({name}=…) names {name!r}, which is none of its result columns: "
+            f"{', '.join(column for column, _ in node.reducers)}"
+        )
     if not isinstance(reducer, Aggregate) or reducer.kind not in ("count", "sum", "max", "count_distinct"):
         raise GraphError(
-            f"step {node.name!r}: at_least needs a result that grows with every record (count, sum of numbers that are "
+            f"step {node.name!r}: hr.at_least needs a result that grows with every record (count, sum of numbers that are "
             f"not negative, max, count_distinct), not {name}={reducer.describe()}"
         )
     if not isinstance(node.window, (TimeWindow, WholeInput)) or node.window.versioned:
-        raise GraphError(f"step {node.name!r}: at_least needs a tumbling or sliding window or hr.whole_input()")
+        raise GraphError(f"step {node.name!r}: hr.at_least needs a tumbling or sliding window or hr.whole_input()")
 
 
 def check_overload(graph: Graph, node: ReduceNode) -> None:

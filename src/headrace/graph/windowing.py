@@ -8,10 +8,10 @@ from math import gcd
 FOREVER_US = 2**62
 """Later than any event: the watermark of an input that has ended."""
 NEVER_US = -(2**62)
-"""Earlier than any event: the watermark before the first promise."""
+"""Earlier than any event: the watermark before any is known."""
 
 IDLE_US = NEVER_US + 1
-"""What a sender without any data yet promises: nothing, but it holds nobody back either."""
+"""The watermark of a sender without any data yet: it says nothing, but holds nobody back either."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -130,8 +130,8 @@ class Run(Supervisor):
     def delete_temporary_checkpoint(self) -> None:
         """Delete state, source offsets and rows of ``hr.rows()`` sinks, if the run was given no ``checkpoint``.
 
-        A checkpoint that you named stays, and so does what sinks have published. ``hr.run`` and ``hr.collect`` call this at the end; after
-        ``hr.start``, call it when the run has ended and its rows were read.
+        A checkpoint that you named stays, and so does what sinks have published. ``hr.run`` and ``hr.collect`` call
+        this at the end; after ``hr.start``, call it when the run has ended and its rows were read.
         """
         if self._temporary:
             shutil.rmtree(self.plan.checkpoint, ignore_errors=True)
