@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import threading
-import time
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -164,12 +163,11 @@ def test_receivers_come_and_go(tmp_path_factory: Any, sizes: list[tuple[int, int
 
 def test_records_are_spread_evenly_over_the_active_receivers(tmp_path: Path) -> None:
     run = LocalRun(elastic(), tmp_path, flush="1 ms", report="5 ms")
-    began = time.monotonic()
     rows_of(run, [Orders(1, active={1: 3})], every_s=0.0)
     got: dict[int, int] = defaultdict(int)
     for report in run.reports:
         for step, items_in, *_ in report.get("flows", []):
             if step == "a":
                 got[report["index"]] += items_in
-    assert sum(got.values()) == 2 * N and time.monotonic() - began < 20
+    assert sum(got.values()) == 2 * N
     assert got[3] <= 20 and all(abs(got[i] - 2 * N / 3) < 80 for i in range(3)), got

@@ -1,0 +1,141 @@
+"""A live source with a partition that falls silent and comes back, and what becomes of its windows: time is given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from reference import Record
+
+import headrace as hr
+from headrace.connect.source import Offset, Poll
+from headrace.driver.schemafinding import _step
+from headrace.graph.nodes import ReduceNode, SourceNode
+from headrace.graph.windowing import FOREVER_US, NEVER_US, TimeWindow
+from headrace.runtime.batch import Batch
+from headrace.runtime.build import build_reduce
+from headrace.runtime.operators.sources import SourceOperator
+from headrace.runtime.operators.usercode import Guard
+from headrace.runtime.reduce.paned import PanedReduce
+from headrace.runtime.reduce.reduce import Place
+
+MS, IDLE = 1000, 20_000
+NOW = 1_800_000_000_000_000
+SCHEMA = pa.schema([("k", pa.int64()), ("t", pa.int64())])
+
+
+@dataclass
+class Spoken:
+    """A reader that hands on what a test lets it say, each time as one batch."""
+
+    batches: list[list[Record]] = field(default_factory=list)
+    exhausted: bool = False
+
+    def poll(self, max_rows: int, now_us: int) -> Poll | None:
+        return Poll(pa.RecordBatch.from_pylist(self.batches.pop(0), schema=SCHEMA)) if self.batches else None
+
+    def offset(self) -> Offset:
+        return {}
+
+    def next_due_us(self) -> int | None:
+        return None
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+@dataclass(frozen=True)
+class LiveSource:
+    readers: tuple[Spoken, ...]
+    bounded: bool = False
+    live: bool = True
+
+    def open(self, partition: int, of: int, offset: Offset | None, schema: pa.Schema, log_dir: Path) -> Spoken:
+        return self.readers[partition]
+
+
+class Rows:
+    def __init__(self) -> None:
+        self.counts: dict[int, int] = {}
+        self.watermark_us = NEVER_US
+
+    def receive(self, port: int, batch: Batch) -> None:
+        for row in batch.records.to_pylist():
+            end = round(row["window_end"].timestamp() * 1000)
+            assert end not in self.counts, "a window is emitted once"
+            self.counts[end] = row["n"]
+
+    def watermark(self, port: int, watermark_us: int) -> None:
+        self.watermark_us = watermark_us
+
+
+class Played:
+    """Two live partitions → counts over windows of 80 ms every 10 ms, assembled from eight panes."""
+
+    def __init__(self, logs: Path) -> None:
+        self.busy, self.quiet = Spoken(), Spoken()
+        node: Any = SourceNode("s", LiveSource((self.busy, self.quiet)), "t", "ms", idle_us=IDLE)  # type: ignore[arg-type]
+        self.source = SourceOperator(node, SCHEMA, Guard("s", "fail"), 2, logs, IDLE, eager=True)
+        window = TimeWindow(80 * MS, 10 * MS)
+        reduce = ReduceNode("n", ("k",), window, (("n", hr.count()),), ("s",), combine=True)
+        sample = pa.RecordBatch.from_pylist([{"k": 1, "t": 1}], schema=SCHEMA)
+        out = _step(reduce, [sample], None)[0]
+        made = build_reduce(reduce, SCHEMA, out, Guard("n", "fail"), Place(4), eager=True)
+        assert isinstance(made, PanedReduce)
+        self.reduce, self.rows = made, Rows()
+        self.reduce.outputs = [(self.rows, 0)]
+        self.source.outputs = [(self.reduce, 0)]
+        self.reduce.restored([0, 1, 2, 3])
+        self.source.restored([0, 1])
+        self.source.begin_epoch()
+        self.reduce.begin_epoch()
+
+    def say(self, reader: Spoken, *times: int, now_us: int) -> None:
+        reader.batches.append([{"k": 1, "t": t} for t in times])
+        self.source.poll(1000, now_us)
+        self.source.on_clock(now_us)
+
+
+# cmr fact 10: an idle input does not hold windows back, and what it brings later counts where windows are open
+@pytest.mark.parametrize("back", [(150, 151), (150, 250), (250, 150)], ids=["old", "old and new", "new and old"])
+def test_a_silent_partition_that_comes_back_is_counted_in_windows_that_are_open(
+    back: tuple[int, ...], tmp_path: Path
+) -> None:
+    """A record for a pane that was merged already makes the merged panes forgotten."""
+    played = Played(tmp_path)
+    early, late = range(0, 201, 5), range(205, 400, 5)
+    played.source.on_clock(NOW)
+    for t in early:
+        played.say(played.busy, t, now_us=NOW + t)
+    assert played.rows.counts == {}, "the quiet partition has neither spoken nor been silent for long"
+    played.say(played.busy, 200, now_us=NOW + IDLE + 1000)
+    closed = dict(played.rows.counts)
+    assert sorted(closed) == list(range(10, 201, 10)), "it is idle now"
+    played.say(played.quiet, *back, now_us=NOW + IDLE + 2000)
+    for t in late:
+        played.say(played.busy, t, now_us=NOW + IDLE + 3000 + t)
+    played.reduce.watermark(0, FOREVER_US)
+    times = [*early, 200, *late, *back]
+    if back[0] > back[1]:
+        times.remove(150)  # behind its own partition: open windows that its watermark has passed are closed for it
+    expected = {end: sum(end - 80 <= t < end for t in times) for end in range(10, 471, 10)}
+    assert {end: n for end, n in played.rows.counts.items() if end > 200} == {
+        end: n for end, n in expected.items() if end > 200
+    }
+    assert {end: played.rows.counts[end] for end in closed} == closed, "what was emitted stays"
+
+
+def test_a_partition_that_was_silent_for_a_while_moves_time_on_with_the_clock(tmp_path: Path) -> None:
+    played = Played(tmp_path)
+    played.say(played.quiet, 100, now_us=NOW)
+    played.say(played.busy, 5000, now_us=NOW)
+    assert played.reduce.watermark_us == 100 * MS
+    played.source.on_clock(NOW + IDLE)
+    assert played.reduce.watermark_us == 100 * MS, "silent for just as long as it may be"
+    played.source.on_clock(NOW + IDLE + 30_000)
+    assert played.reduce.watermark_us == 130 * MS
+    played.source.on_clock(NOW + IDLE + 30_500)
+    assert played.reduce.watermark_us == 130 * MS + 500
