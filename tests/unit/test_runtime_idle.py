@@ -75,7 +75,7 @@ class Rows:
 class Played:
     """Two live partitions → counts over windows of 80 ms every 10 ms, assembled from eight panes."""
 
-    def __init__(self, logs: Path) -> None:
+    def __init__(self, logs: Path, before: Played | None = None) -> None:
         self.busy, self.quiet = Spoken(), Spoken()
         node: Any = SourceNode("s", LiveSource((self.busy, self.quiet)), "t", "ms", idle_us=IDLE)  # type: ignore[arg-type]
         self.source = SourceOperator(node, SCHEMA, Guard("s", "fail"), 2, logs, IDLE, eager=True)
@@ -88,10 +88,20 @@ class Played:
         self.reduce, self.rows = made, Rows()
         self.reduce.outputs = [(self.rows, 0)]
         self.source.outputs = [(self.reduce, 0)]
+        for operator, old in ((self.source, before and before.source), (self.reduce, before and before.reduce)):
+            for part, store in old.stores().items() if old is not None else ():
+                for change in store.changes():
+                    operator.stores()[part].load(change.slice, change.puts, change.digest)
         self.reduce.restored([0, 1, 2, 3])
         self.source.restored([0, 1])
         self.source.begin_epoch()
         self.reduce.begin_epoch()
+
+    def restarted(self, logs: Path) -> Played:
+        """As after an epoch was committed and the job failed."""
+        self.source.on_epoch_end()
+        self.reduce.on_epoch_end()
+        return Played(logs, self)
 
     def say(self, reader: Spoken, *times: int, now_us: int) -> None:
         reader.batches.append([{"k": 1, "t": t} for t in times])
@@ -126,6 +136,31 @@ def test_a_silent_partition_that_comes_back_is_counted_in_windows_that_are_open(
         end: n for end, n in expected.items() if end > 200
     }
     assert {end: played.rows.counts[end] for end in closed} == closed, "what was emitted stays"
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_late_record_is_late_also_after_a_restart(restart: bool, tmp_path: Path) -> None:
+    """It counts in the windows that are open, and in none that was emitted before."""
+    played, early = Played(tmp_path), range(0, 201, 5)
+    played.say(played.quiet, 200, now_us=NOW)
+    played.say(played.busy, *early, now_us=NOW)
+    assert sorted(played.rows.counts) == list(range(10, 201, 10))
+    if restart:
+        played = played.restarted(tmp_path)
+    played.rows.counts.clear()
+    late = played.reduce.meter.late
+    played.say(played.busy, 60, now_us=NOW)
+    played.say(played.busy, 125, now_us=NOW)
+    assert played.reduce.meter.late == late + 2, "every window of 60 and of 125 was emitted"
+    played.say(played.busy, 150, now_us=NOW)
+    assert played.reduce.meter.late == late + 2
+    played.say(played.busy, 205, now_us=NOW)
+    played.say(played.quiet, 205, now_us=NOW)
+    played.reduce.watermark(0, FOREVER_US)
+    times = [*early, 200, 150, 205, 205]
+    assert played.rows.counts == {
+        end: n for end in range(210, 290, 10) if (n := sum(end - 80 <= t < end for t in times))
+    }
 
 
 def test_a_partition_that_was_silent_for_a_while_moves_time_on_with_the_clock(tmp_path: Path) -> None:
