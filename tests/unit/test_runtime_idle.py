@@ -33,6 +33,7 @@ class Spoken:
 
     batches: list[list[Record]] = field(default_factory=list)
     exhausted: bool = False
+    due_us: int | None = None
 
     def poll(self, max_rows: int, now_us: int) -> Poll | None:
         return Poll(pa.RecordBatch.from_pylist(self.batches.pop(0), schema=SCHEMA)) if self.batches else None
@@ -41,7 +42,7 @@ class Spoken:
         return {}
 
     def next_due_us(self) -> int | None:
-        return None
+        return self.due_us
 
     def close(self) -> None:
         """Nothing to close."""
@@ -136,6 +137,30 @@ def test_a_silent_partition_that_comes_back_is_counted_in_windows_that_are_open(
         end: n for end, n in expected.items() if end > 200
     }
     assert {end: played.rows.counts[end] for end in closed} == closed, "what was emitted stays"
+
+
+def test_partitions_take_turns_where_one_poll_is_not_enough_for_all(tmp_path: Path) -> None:
+    played = Played(tmp_path)
+    readers = (played.busy, played.quiet)
+    for reader in readers:
+        reader.batches = [[{"k": 1, "t": t}] for t in range(3)]
+    left = []
+    for _ in range(4):
+        assert played.source.poll(1, NOW) == 1
+        left.append(tuple(len(reader.batches) for reader in readers))
+    assert left == [(2, 3), (2, 2), (1, 2), (1, 1)]
+    assert played.source.poll(5, NOW) == 2
+
+
+def test_a_source_knows_when_it_is_due_if_all_its_partitions_do(tmp_path: Path) -> None:
+    played = Played(tmp_path)
+    assert played.source.next_due_us() is None
+    played.busy.due_us = NOW + 7
+    assert played.source.next_due_us() is None, "the other may have something at any time"
+    played.quiet.due_us = NOW + 3
+    assert played.source.next_due_us() == NOW + 3
+    played.quiet.exhausted = True
+    assert played.source.next_due_us() == NOW + 7
 
 
 @pytest.mark.parametrize("restart", [False, True])
