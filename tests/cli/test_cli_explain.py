@@ -32,7 +32,7 @@ def test_explain_as_json(headrace, app):
     assert steps["double"]["columns"] == {"key": "int64", "n": "int64", "at": "int64"}
     assert steps["sums"]["columns"] == {"key": "int64", "n": "int64", "total": "int64"}
     assert {"from": "double", "to": "sums", "stage": 1, "keys": ["key"]} in plan["edges"]
-    assert all(setting["why"] for setting in plan["spark"])
+    assert plan["spark"] and all(setting["why"] for setting in plan["spark"])
 
 
 def test_explain_says_what_panes_cost(headrace, examples):

@@ -143,6 +143,20 @@ def test_bad_csv_line_between_good_ones(tmp_path: Path, line: bytes, reason: str
     assert rows[1]["t"].year == 9999 and rows[2]["t"] is None
 
 
+def test_a_line_of_wrong_width_leaves_the_lines_after_it_in_their_places() -> None:
+    """What is found wrong with later lines is said of those, and sound ones are kept."""
+    parse = CsvParser(pa.schema({"a": pa.int64(), "b": pa.int64()}), ["a", "b"])
+    for first, fields in ((b"1", 1), (b"1,2,3", 3)):
+        made = parse(b"\n".join([first, b"4,5", b"six,7", first, b"8,9", b"10,x", b"11,12"]) + b"\n")
+        assert made.rows.to_pylist() == [{"a": 4, "b": 5}, {"a": 8, "b": 9}, {"a": 11, "b": 12}]
+        assert [(one.text, one.reason) for one in made.bad] == [
+            (first.decode(), f"{fields} fields, expected 2"),
+            ("six,7", "column 'a': 'six' is not int64"),
+            (first.decode(), f"{fields} fields, expected 2"),
+            ("10,x", "column 'b': 'x' is not int64"),
+        ]
+
+
 def test_csv_columns_go_by_name(tmp_path: Path) -> None:
     path = tmp_path / "in.csv"
     path.write_bytes(b'\xef\xbb\xbf"s",unknown,ts\r\na,zz,7\r\nb,zz,x\r\n')

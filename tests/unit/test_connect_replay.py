@@ -13,7 +13,7 @@ from unittest import mock
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headrace.connect import replay as replay_module
@@ -59,6 +59,8 @@ def drain(source: Replay, polls: list[tuple[int, bool]], files: int) -> tuple[li
     polls=st.lists(st.tuples(st.integers(1, 12), st.booleans()), max_size=40),
     cut_last=st.booleans(),
 )
+@example(format="jsonl", kinds=[0, 4, 0, 0], block_bytes=300, polls=[(1, True)], cut_last=False)
+@example(format="csv", kinds=[0, 2, 0, 0], block_bytes=300, polls=[(1, True)], cut_last=False)
 def test_every_record_once_whatever_blocks_polls_and_restarts(
     format: str, kinds: list[int], block_bytes: int, polls: Any, cut_last: bool
 ) -> None:
@@ -91,6 +93,35 @@ def test_parquet_rows_once(sizes: list[int], group: int, polls: Any, batch: int)
             n += size
         rows, bad = drain(replay(directory), polls, 1)
     assert rows == list(range(n)) and not bad
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    kinds=st.lists(st.sampled_from(["sound", "bad"]), max_size=30),
+    group=st.integers(1, 12),
+    polls=st.lists(st.tuples(st.integers(1, 5), st.booleans()), max_size=30),
+    batch=st.integers(1, 9),
+)
+@example(kinds=["sound", "bad", "sound", "sound"], group=4, polls=[(1, True)], batch=4)
+@example(kinds=["sound", "bad", "sound"], group=3, polls=[(1, False), (1, True)], batch=1)
+@example(kinds=["bad", "bad", "sound"], group=3, polls=[(1, True), (1, True)], batch=1)
+def test_bad_parquet_values_are_told_once(kinds: list[str], group: int, polls: Any, batch: int) -> None:
+    values = [str(n) if kind == "sound" else f"no{n}" for n, kind in enumerate(kinds)]
+    with tempfile.TemporaryDirectory() as directory, mock.patch.object(rowgroups, "_READ_ROWS", batch):
+        pq.write_table(
+            pa.table({"n": pa.array(values, pa.string())}), Path(directory, "a.parquet"), row_group_size=group
+        )
+        rows, bad = drain(replay(directory, schema={"n": "int64"}), polls, 1)
+    assert rows == [n for n, kind in enumerate(kinds) if kind == "sound"]
+    assert bad == [str({"n": f"no{n}"}) for n, kind in enumerate(kinds) if kind == "bad"]
+
+
+def test_a_file_that_is_no_parquet_is_told_once_also_after_a_restart(tmp_path: Path) -> None:
+    (tmp_path / "a.parquet").write_bytes(b"PAR1 broken")
+    pq.write_table(pa.table({"n": [7]}), tmp_path / "b.parquet")
+    for restarts in ([(1, False)], [(1, True)] * 3):
+        rows, bad = drain(replay(tmp_path, schema={"n": "int64"}), restarts, 1)
+        assert rows == [7] and [text.rsplit("/", 1)[-1] for text in bad] == ["a.parquet"]
 
 
 def write_lines(path: Path, numbers: Any) -> Path:

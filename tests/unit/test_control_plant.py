@@ -216,6 +216,7 @@ def test_random_graphs_keep_their_bounds(seed: int) -> None:
             if edge.paired:
                 assert seen.parallelism[edge.source] == seen.parallelism[edge.target]
         assert all(0 <= deadline <= 96 * 2 for deadline in now.deadlines_ms.values())
+    assert run.settings[-1].deadlines_ms
 
 
 # nephele-qos fact 1: of items merged into one, the first shows more

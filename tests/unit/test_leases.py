@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import subprocess
+import sys
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -9,7 +13,7 @@ from typing import Any
 import pytest
 
 from headrace.driver.coordinator import Member
-from headrace.driver.leases import Workers
+from headrace.driver.leases import WorkerProcess, Workers
 from headrace.runtime.messages import Hello
 
 HELLO = Hello(1, 0, query=7, epoch=0, inventory=None, host="elsewhere", daemon=1, pid=2)
@@ -52,3 +56,18 @@ def test_a_lost_worker_ends_the_attempt_while_it_is_needed(
     assert workers.lost(b"a stranger", attempt) is None
     workers.forget()
     assert not workers.hung and workers.lost(b"w", attempt) is None
+
+
+def test_only_the_process_that_said_hello_is_killed() -> None:
+    """Its number may have been given to another since, and on another host it means another process."""
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        here = socket.gethostname()
+        assert not WorkerProcess("elsewhere", os.getpid(), child.pid).kill()
+        assert not WorkerProcess(here, os.getpid() + 1, child.pid).kill()
+        assert child.poll() is None
+        assert WorkerProcess(here, os.getpid(), child.pid).kill() and child.wait(20) < 0
+        assert not WorkerProcess(here, os.getpid(), child.pid).kill(), "it is gone"
+    finally:
+        child.kill()
+        child.communicate()

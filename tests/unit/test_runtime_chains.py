@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import threading
-import time
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -169,14 +168,13 @@ def test_receivers_come_and_go(tmp_path_factory: Any, sizes: list[tuple[int, int
 
 def test_records_are_spread_evenly_over_the_active_receivers(tmp_path: Path) -> None:
     run = LocalRun(elastic(), tmp_path, flush="1 ms", report="5 ms")
-    began = time.monotonic()
     rows_of(run, [Orders(1, active={1: 3})], every_s=0.0)
     got: dict[int, int] = defaultdict(int)
     for reported in run.reports:
         for flow in reported.flows:
             if flow.step == "a":
                 got[reported.index] += flow.items_in
-    assert sum(got.values()) == 2 * N and time.monotonic() - began < 20
+    assert sum(got.values()) == 2 * N
     assert got[3] <= 20 and all(abs(got[i] - 2 * N / 3) < 80 for i in range(3)), got
 
 

@@ -153,7 +153,7 @@ def test_overload_is_shed(schedule: str, tmp_path: Path) -> None:
     assert in_results + counted["shed:n"] == len(RECORDS) == counted["in:s"]
     assert counted["in:n"] == in_results
     last = [figures["n"] for figures in reported if figures and figures["n"]["received"]]
-    assert all(f["processed"] + f["shed"] + f["waiting"] == f["received"] for f in last)
+    assert last and all(f["processed"] + f["shed"] + f["waiting"] == f["received"] for f in last)
 
 
 # scalla fact 38: with scheduling off nothing is dropped, however late

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -382,7 +383,8 @@ def test_a_rewrite_that_waits_is_not_cleaned_up(tmp_path: Path) -> None:
     writer.versions.close()
 
 
-def test_a_rewrite_of_another_chain_is_not_used(tmp_path: Path) -> None:
+@pytest.mark.parametrize("chain", ["shorter", "as long", "longer"])
+def test_a_rewrite_of_another_chain_is_not_used(chain: str, tmp_path: Path) -> None:
     """After an attempt was run again, the chain that was rewritten may no longer be the slice's beginning."""
     writer = Writer(tmp_path)
     compactor = by_hand(writer)
@@ -391,9 +393,16 @@ def test_a_rewrite_of_another_chain_is_not_used(tmp_path: Path) -> None:
     assert writer.last is not None
     compactor._compact(writer.last)
     version = writer.last.slices["step", 0]
-    other = Manifest(
-        Token(1, 11, 0), writer.last.token, {("step", 0): SliceVersion(version.digest, version.blocks[1:])}
-    )
+    blocks = {
+        "shorter": version.blocks[1:],
+        "as long": (*version.blocks[:-1], replace(version.blocks[-1], file=f"segments/{Token(1, 10, 1)}-s00.seg")),
+        "longer": (
+            replace(version.blocks[0], offset=version.blocks[0].offset + 8),
+            *version.blocks[1:],
+            version.blocks[0],
+        ),
+    }[chain]
+    other = Manifest(Token(1, 11, 0), writer.last.token, {("step", 0): SliceVersion(version.digest, blocks)})
     assert compactor.replace(other) is other
     writer.versions.close()
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from headrace.spark.handle import Run
 
 _NOT_SHOWN = frozenset({"failed", "batch", "resize", "hold", "outcome"})
-"""A failure is told by itself; the others come every second. All of them are in ``handle.decisions()``."""
+"""A failure is told by itself; the others come every second. The last of them are in ``handle.decisions()``."""
 _LOOK_S = 0.25
 _NOW_S = 5.0
 """What rates and latencies "now" are taken over: short enough to follow a burst, five reports long."""
@@ -47,7 +47,7 @@ class Watch:
         self.items: dict[str, int] = {}
         self._recent: deque[Reported] = deque()
         self._seen_us: dict[tuple[int, int, int], int] = {}
-        self._events = 0
+        self._told = 0
 
     def look(self) -> list[str]:
         """Take in new reports; returns what has happened since, in words."""
@@ -61,9 +61,15 @@ class Watch:
         horizon_us = time.time_ns() // 1000 - _REMEMBERED_S * 1e6
         while self._recent and self._recent[0].at_us < horizon_us:
             self._recent.popleft()
-        events = self.handle.decisions()
-        news, self._events = events[self._events :], len(events)
-        return [f"{event.what}: {event.detail}" for event in news if event.what not in _NOT_SHOWN]
+        return self._news()
+
+    def _news(self) -> list[str]:
+        news = [event for event in self.handle.decisions() if event.number >= self._told]
+        if not news:
+            return []
+        missed, self._told = news[0].number - self._told, news[-1].number + 1
+        told = [f"{event.what}: {event.detail}" for event in news if event.what not in _NOT_SHOWN]
+        return [f"{missed} events were dropped; they are in the log", *told] if missed else told
 
     def _take(self, heard: Reported) -> None:
         self._recent.append(heard)

@@ -4,29 +4,57 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
+from threading import Lock
 
 from headrace.driver.status import Event
 from headrace.runtime.messages import Reported
 
 _log = logging.getLogger("headrace")
+REMEMBERED = 10_000
+"""Events that a journal keeps, about 5 MB: hours of a controller that decides something every second."""
 
 
 class Journal:
-    """The events of a run, oldest first."""
+    """The last events of a run. Older ones are dropped, the oldest first; the log has had them all.
 
-    def __init__(self) -> None:
-        self.events: list[Event] = []
+    Any thread may write and read.
+    """
+
+    def __init__(self, remembered: int = REMEMBERED) -> None:
+        self._events: deque[Event] = deque(maxlen=remembered)
+        self._lock = Lock()
+        self._count = 0
         self._engines: dict[tuple[str, int], str] = {}
+
+    @property
+    def events(self) -> list[Event]:
+        """What is remembered, oldest first."""
+        with self._lock:
+            return list(self._events)
+
+    @property
+    def dropped(self) -> int:
+        """How many events are no longer remembered."""
+        with self._lock:
+            return self._count - len(self._events)
 
     def say(self, what: str, sentence: str) -> None:
         """Something was decided."""
-        self.events.append(Event(time.time(), what, sentence))
-        _log.info("%s: %s", what, sentence)
+        self._add(logging.INFO, what, sentence)
 
     def warn(self, what: str, detail: str) -> None:
         """Something went wrong."""
-        self.events.append(Event(time.time(), what, detail))
-        _log.warning("%s: %s", what, detail)
+        self._add(logging.WARNING, what, detail)
+
+    def _add(self, level: int, what: str, detail: str) -> None:
+        with self._lock:
+            full = self._count == self._events.maxlen
+            self._events.append(Event(time.time(), what, detail, self._count))
+            self._count += 1
+        if full:
+            _log.warning("the journal keeps the last %d events; older ones are in this log only", self._events.maxlen)
+        _log.log(level, "%s: %s", what, detail)
 
     def note_engines(self, reported: Reported) -> None:
         """How each subtask of a reduce keeps its states, whenever that changes: its hash engine, panes or windows."""

@@ -14,11 +14,12 @@ State = Literal["starting", "running", "restarting", "finished", "stopped", "fai
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened to the run, in words."""
+    """Something that happened to the run, in words; ``number`` counts the run's events from 0."""
 
     at_s: float
     what: str
     detail: str
+    number: int = 0
 
 
 @dataclass(slots=True)
@@ -27,6 +28,7 @@ class Status:
 
     ``steps`` and ``channels`` are the figures of the last reports; what nobody has measured lately is
     left out. ``edges`` are the same channels by edge of the plan (``run.plan.layout.edges``).
+    ``dropped_events`` are so old that ``decisions()`` no longer has them.
     """
 
     state: State
@@ -35,6 +37,7 @@ class Status:
     restarts: int
     counters: dict[str, int] = field(default_factory=dict)
     workers: int = 0
+    dropped_events: int = 0
     steps: Mapping[str, StepFigures] = field(default_factory=dict)
     edges: Mapping[int, EdgeFigures] = field(default_factory=dict)
     channels: Mapping[ChannelId, ChannelReport] = field(default_factory=dict)

@@ -35,6 +35,7 @@ class Steering:
         if plan.eager and plan.graph.constraints:
             job = control_job(plan, observe_only=observe_only)
             self._controller = Controller(plan, job, order, journal.say, open_trace(trace))
+        self._observe_only = observe_only
         self._length = EpochLength(plan.settings.epoch_s, "as set")
         self._turned_s = self.cpu_s = 0.0
         self._gaps_considered = 0
@@ -44,12 +45,12 @@ class Steering:
         if self._controller is not None:
             self._controller.start()
         if is_automatic(self._plan):
-            self._set(first_length(self._plan))
+            self._decide(first_length(self._plan))
 
     @property
     def epoch_s(self) -> float:
-        """How long epochs last from now on, the running one included."""
-        return self._length.epoch_s
+        """How long epochs last from now on, the running one included: as decided last, if not only to observe."""
+        return self._plan.settings.epoch_s if self._observe_only else self._length.epoch_s
 
     def due(self, now_s: float) -> bool:
         """Whether an interval has passed since the controller's last turn."""
@@ -68,7 +69,7 @@ class Steering:
             self._gaps_considered = len(gaps_s)
             length = next_length(self._plan, self._length, gaps_s)
             if length is not None:
-                self._set(length)
+                self._decide(length)
 
     def override(
         self, ranks: Ranks, deadlines: Mapping[str, Duration], parallelism: Mapping[str, int],
@@ -100,6 +101,6 @@ class Steering:
         if self._controller is not None:
             self._controller.close()
 
-    def _set(self, length: EpochLength) -> None:
+    def _decide(self, length: EpochLength) -> None:
         self._length = length
-        self._journal.say("epoch", length.sentence)
+        self._journal.say("epoch", length.sentence + ("; withheld: observing only" if self._observe_only else ""))

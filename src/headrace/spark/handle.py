@@ -61,6 +61,7 @@ class Run(Supervisor):
             self._restarts,
             dict(self._counters),
             workers,
+            self._journal.dropped,
         )
         return status.measured(summary)
 
@@ -116,8 +117,8 @@ class Run(Supervisor):
         return figures_of(flow for heard in self.reports() for flow in heard.flows)
 
     def decisions(self) -> list[Event]:
-        """What was decided and what happened, oldest first."""
-        return list(self._journal.events)
+        """What was decided and what happened, oldest first: the last 10,000 events, each with its number."""
+        return self._journal.events
 
     def rows(self, sink: str) -> list[dict[str, Any]]:
         """The committed rows of a ``hr.rows()`` sink."""

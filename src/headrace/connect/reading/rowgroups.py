@@ -17,14 +17,19 @@ _READ_ROWS = 65_536
 
 
 class ParquetCursor:
-    """Row groups of a Parquet file. What cannot be read is one bad record for each group (or the file)."""
+    """Row groups of a Parquet file. What cannot be read is one bad record for each group (or the file).
+
+    Its position is the group with the rows taken from it and the bad records told of it: batches without a
+    sound row tell some and hand over none.
+    """
 
     def __init__(self, path: Path, schema: pa.Schema, position: Position) -> None:
         self._path = path
         self._schema = schema
         self._group: int = position.get("group", 0)
-        self._row: int = position.get("rows", 0)
-        self._skip = self._row
+        self._rows: int = position.get("rows", 0)
+        self._bad: int = position.get("bad", 0)
+        self._skip, self._skip_bad = self._rows, self._bad
         self._kept: KeptRows | None = None
         self._batches: Any = None
         self._file: pq.ParquetFile | None = None
@@ -43,17 +48,19 @@ class ParquetCursor:
             if parsed is None:
                 self._leave_group()
             else:
-                self._kept = KeptRows(parsed, self._skip)
-                self._skip -= self._kept.taken
+                told = min(self._skip_bad, len(parsed.bad))
+                self._kept = KeptRows(Parsed(parsed.rows, parsed.bad[told:]), self._skip)
+                self._skip, self._skip_bad = self._skip - self._kept.taken, self._skip_bad - told
         return self._kept.rest()
 
     def _leave_group(self) -> None:
-        self._group, self._row, self._skip, self._kept, self._batches = self._group + 1, 0, 0, None, None
+        self._group, self._kept, self._batches = self._group + 1, None, None
+        self._rows = self._bad = self._skip = self._skip_bad = 0
 
     def _next_batch(self) -> Parsed | None:
-        if self._file is None:
-            return self._unreadable(self._broken)
         if self._batches is None:
+            if self._file is None:
+                return self._unreadable(self._broken)
             names = [name for name in self._schema.names if name in self._file.schema_arrow.names]
             self._batches = self._file.iter_batches(_READ_ROWS, row_groups=[self._group], columns=names)
         try:
@@ -63,17 +70,18 @@ class ParquetCursor:
         return None if batch is None else conform(batch, self._schema)
 
     def _unreadable(self, reason: str) -> Parsed:
-        self._leave_group()
+        self._batches = iter(())
         return Parsed(empty_batch(self._schema), (BadRecord(str(self._path)[-200:], reason[:200]),))
 
     def take(self, rows: int) -> Parsed:
         assert self._kept is not None
         piece = self._kept.take(rows)
-        self._row += piece.rows.num_rows
+        self._rows += piece.rows.num_rows
+        self._bad += len(piece.bad)
         return piece
 
     def position(self) -> Position:
-        return {"group": self._group, "rows": self._row}
+        return {"group": self._group, "rows": self._rows, "bad": self._bad}
 
     def close(self) -> None:
         if self._file is not None:

@@ -1,0 +1,63 @@
+"""A run's journal: what it keeps, what it drops, and that it says so."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+import pytest
+
+from headrace.driver.journal import REMEMBERED, Journal
+
+
+def test_events_are_kept_in_order_with_their_numbers(caplog: pytest.LogCaptureFixture) -> None:
+    journal = Journal()
+    with caplog.at_level(logging.INFO, "headrace"):
+        journal.say("epoch", "epochs of 30 s")
+        journal.warn("restart", "epoch 3 failed")
+    assert [(e.number, e.what, e.detail) for e in journal.events] == [
+        (0, "epoch", "epochs of 30 s"),
+        (1, "restart", "epoch 3 failed"),
+    ]
+    assert [(r.levelname, r.getMessage()) for r in caplog.records] == [
+        ("INFO", "epoch: epochs of 30 s"),
+        ("WARNING", "restart: epoch 3 failed"),
+    ]
+    assert journal.dropped == 0
+
+
+def test_the_oldest_events_are_dropped_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+    journal = Journal(remembered=3)
+    for n in range(3):
+        journal.say("batch", str(n))
+    assert journal.dropped == 0 and not caplog.records
+    for n in range(3, 8):
+        journal.say("batch", str(n))
+    assert [(e.number, e.detail) for e in journal.events] == [(5, "5"), (6, "6"), (7, "7")]
+    assert journal.dropped == 5
+    warned = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+    assert warned == ["the journal keeps the last 3 events; older ones are in this log only"], "said once"
+
+
+def test_a_journal_is_generous_unless_told_otherwise() -> None:
+    journal = Journal()
+    for _ in range(REMEMBERED + 1):
+        journal.say("batch", "again")
+    assert REMEMBERED >= 10_000 and len(journal.events) == REMEMBERED and journal.dropped == 1
+
+
+def test_what_was_handed_out_stays_and_threads_may_write_meanwhile() -> None:
+    journal, each, writers = Journal(remembered=50), 500, 4
+    threads = [
+        threading.Thread(target=lambda: [journal.say("batch", "x") for _ in range(each)]) for _ in range(writers)
+    ]
+    for thread in threads:
+        thread.start()
+    seen = []
+    while any(thread.is_alive() for thread in threads):
+        seen.append([event.number for event in journal.events])
+    for thread in threads:
+        thread.join()
+    seen.append([event.number for event in journal.events])
+    assert all(numbers == list(range(numbers[0], numbers[0] + len(numbers))) for numbers in seen if numbers)
+    assert seen[-1][-1] == writers * each - 1 and journal.dropped == writers * each - 50

@@ -1,0 +1,201 @@
+"""A live source with a partition that falls silent and comes back, and what becomes of its windows: time is given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from reference import Record
+
+import headrace as hr
+from headrace.connect.source import Offset, Poll
+from headrace.driver.schemafinding import _step
+from headrace.graph.nodes import ReduceNode, SourceNode
+from headrace.graph.windowing import FOREVER_US, NEVER_US, TimeWindow
+from headrace.runtime.batch import Batch
+from headrace.runtime.build import build_reduce
+from headrace.runtime.operators.sources import SourceOperator
+from headrace.runtime.operators.usercode import Guard
+from headrace.runtime.reduce.paned import PanedReduce
+from headrace.runtime.reduce.reduce import Place
+
+MS, IDLE = 1000, 20_000
+NOW = 1_800_000_000_000_000
+SCHEMA = pa.schema([("k", pa.int64()), ("t", pa.int64())])
+
+
+@dataclass
+class Spoken:
+    """A reader that hands on what a test lets it say, each time as one batch."""
+
+    batches: list[list[Record]] = field(default_factory=list)
+    exhausted: bool = False
+    due_us: int | None = None
+
+    def poll(self, max_rows: int, now_us: int) -> Poll | None:
+        return Poll(pa.RecordBatch.from_pylist(self.batches.pop(0), schema=SCHEMA)) if self.batches else None
+
+    def offset(self) -> Offset:
+        return {}
+
+    def next_due_us(self) -> int | None:
+        return self.due_us
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+@dataclass(frozen=True)
+class LiveSource:
+    readers: tuple[Spoken, ...]
+    bounded: bool = False
+    live: bool = True
+
+    def open(self, partition: int, of: int, offset: Offset | None, schema: pa.Schema, log_dir: Path) -> Spoken:
+        return self.readers[partition]
+
+
+class Rows:
+    def __init__(self) -> None:
+        self.counts: dict[int, int] = {}
+        self.watermark_us = NEVER_US
+
+    def receive(self, port: int, batch: Batch) -> None:
+        for row in batch.records.to_pylist():
+            end = round(row["window_end"].timestamp() * 1000)
+            assert end not in self.counts, "a window is emitted once"
+            self.counts[end] = row["n"]
+
+    def watermark(self, port: int, watermark_us: int) -> None:
+        self.watermark_us = watermark_us
+
+
+class Played:
+    """Two live partitions → counts over windows of 80 ms every 10 ms, assembled from eight panes."""
+
+    def __init__(self, logs: Path, before: Played | None = None) -> None:
+        self.busy, self.quiet = Spoken(), Spoken()
+        node: Any = SourceNode("s", LiveSource((self.busy, self.quiet)), "t", "ms", idle_us=IDLE)  # type: ignore[arg-type]
+        self.source = SourceOperator(node, SCHEMA, Guard("s", "fail"), 2, logs, IDLE, eager=True)
+        window = TimeWindow(80 * MS, 10 * MS)
+        reduce = ReduceNode("n", ("k",), window, (("n", hr.count()),), ("s",), combine=True)
+        sample = pa.RecordBatch.from_pylist([{"k": 1, "t": 1}], schema=SCHEMA)
+        out = _step(reduce, [sample], None)[0]
+        made = build_reduce(reduce, SCHEMA, out, Guard("n", "fail"), Place(4), eager=True)
+        assert isinstance(made, PanedReduce)
+        self.reduce, self.rows = made, Rows()
+        self.reduce.outputs = [(self.rows, 0)]
+        self.source.outputs = [(self.reduce, 0)]
+        for operator, old in ((self.source, before and before.source), (self.reduce, before and before.reduce)):
+            for part, store in old.stores().items() if old is not None else ():
+                for change in store.changes():
+                    operator.stores()[part].load(change.slice, change.puts, change.digest)
+        self.reduce.restored([0, 1, 2, 3])
+        self.source.restored([0, 1])
+        self.source.begin_epoch()
+        self.reduce.begin_epoch()
+
+    def restarted(self, logs: Path) -> Played:
+        """As after an epoch was committed and the job failed."""
+        self.source.on_epoch_end()
+        self.reduce.on_epoch_end()
+        return Played(logs, self)
+
+    def say(self, reader: Spoken, *times: int, now_us: int) -> None:
+        reader.batches.append([{"k": 1, "t": t} for t in times])
+        self.source.poll(1000, now_us)
+        self.source.on_clock(now_us)
+
+
+# cmr fact 10: an idle input does not hold windows back, and what it brings later counts where windows are open
+@pytest.mark.parametrize("back", [(150, 151), (150, 250), (250, 150)], ids=["old", "old and new", "new and old"])
+def test_a_silent_partition_that_comes_back_is_counted_in_windows_that_are_open(
+    back: tuple[int, ...], tmp_path: Path
+) -> None:
+    """A record for a pane that was merged already makes the merged panes forgotten."""
+    played = Played(tmp_path)
+    early, late = range(0, 201, 5), range(205, 400, 5)
+    played.source.on_clock(NOW)
+    for t in early:
+        played.say(played.busy, t, now_us=NOW + t)
+    assert played.rows.counts == {}, "the quiet partition has neither spoken nor been silent for long"
+    played.say(played.busy, 200, now_us=NOW + IDLE + 1000)
+    closed = dict(played.rows.counts)
+    assert sorted(closed) == list(range(10, 201, 10)), "it is idle now"
+    played.say(played.quiet, *back, now_us=NOW + IDLE + 2000)
+    for t in late:
+        played.say(played.busy, t, now_us=NOW + IDLE + 3000 + t)
+    played.reduce.watermark(0, FOREVER_US)
+    times = [*early, 200, *late, *back]
+    if back[0] > back[1]:
+        times.remove(150)  # behind its own partition: open windows that its watermark has passed are closed for it
+    expected = {end: sum(end - 80 <= t < end for t in times) for end in range(10, 471, 10)}
+    assert {end: n for end, n in played.rows.counts.items() if end > 200} == {
+        end: n for end, n in expected.items() if end > 200
+    }
+    assert {end: played.rows.counts[end] for end in closed} == closed, "what was emitted stays"
+
+
+def test_partitions_take_turns_where_one_poll_is_not_enough_for_all(tmp_path: Path) -> None:
+    played = Played(tmp_path)
+    readers = (played.busy, played.quiet)
+    for reader in readers:
+        reader.batches = [[{"k": 1, "t": t}] for t in range(3)]
+    left = []
+    for _ in range(4):
+        assert played.source.poll(1, NOW) == 1
+        left.append(tuple(len(reader.batches) for reader in readers))
+    assert left == [(2, 3), (2, 2), (1, 2), (1, 1)]
+    assert played.source.poll(5, NOW) == 2
+
+
+def test_a_source_knows_when_it_is_due_if_all_its_partitions_do(tmp_path: Path) -> None:
+    played = Played(tmp_path)
+    assert played.source.next_due_us() is None
+    played.busy.due_us = NOW + 7
+    assert played.source.next_due_us() is None, "the other may have something at any time"
+    played.quiet.due_us = NOW + 3
+    assert played.source.next_due_us() == NOW + 3
+    played.quiet.exhausted = True
+    assert played.source.next_due_us() == NOW + 7
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_late_record_is_late_also_after_a_restart(restart: bool, tmp_path: Path) -> None:
+    """It counts in the windows that are open, and in none that was emitted before."""
+    played, early = Played(tmp_path), range(0, 201, 5)
+    played.say(played.quiet, 200, now_us=NOW)
+    played.say(played.busy, *early, now_us=NOW)
+    assert sorted(played.rows.counts) == list(range(10, 201, 10))
+    if restart:
+        played = played.restarted(tmp_path)
+    played.rows.counts.clear()
+    late = played.reduce.meter.late
+    played.say(played.busy, 60, now_us=NOW)
+    played.say(played.busy, 125, now_us=NOW)
+    assert played.reduce.meter.late == late + 2, "every window of 60 and of 125 was emitted"
+    played.say(played.busy, 150, now_us=NOW)
+    assert played.reduce.meter.late == late + 2
+    played.say(played.busy, 205, now_us=NOW)
+    played.say(played.quiet, 205, now_us=NOW)
+    played.reduce.watermark(0, FOREVER_US)
+    times = [*early, 200, 150, 205, 205]
+    assert played.rows.counts == {
+        end: n for end in range(210, 290, 10) if (n := sum(end - 80 <= t < end for t in times))
+    }
+
+
+def test_a_partition_that_was_silent_for_a_while_moves_time_on_with_the_clock(tmp_path: Path) -> None:
+    played = Played(tmp_path)
+    played.say(played.quiet, 100, now_us=NOW)
+    played.say(played.busy, 5000, now_us=NOW)
+    assert played.reduce.watermark_us == 100 * MS
+    played.source.on_clock(NOW + IDLE)
+    assert played.reduce.watermark_us == 100 * MS, "silent for just as long as it may be"
+    played.source.on_clock(NOW + IDLE + 30_000)
+    assert played.reduce.watermark_us == 130 * MS
+    played.source.on_clock(NOW + IDLE + 30_500)
+    assert played.reduce.watermark_us == 130 * MS + 500
