@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from thesis.hashpages import inc_blind_pages
 
 import headrace as hr
 from headrace.bench.hashing.absorbing import absorb_rate
@@ -24,7 +25,7 @@ from headrace.bench.hashing.workloads import clicks, sessions_of, trigrams, voca
 from headrace.errors import GraphError
 from headrace.graph.memory import MIN_MR_BYTES, check_memory
 from headrace.graph.nodes import ReduceNode
-from headrace.model.hashcost import inc_blind_pages, inc_buckets, inc_io_pages
+from headrace.model.hashcost import inc_buckets, inc_io_pages
 from headrace.state.index.policies import INC
 from headrace.state.spill.bounded import BoundedTable
 

@@ -14,17 +14,13 @@ class Moments:
     Addition is Chan, Golub and LeVeque's (1979) pairwise form of Welford's update, so a value at a
     time, a worker at a time and an interval at a time all give the same figures.
 
-    >>> (Moments.one(1.0) + Moments.one(3.0)).variance
+    >>> (Moments(1, 1.0) + Moments(1, 3.0)).variance
     1.0
     """
 
     n: int
     mean: float
     m2: float = 0.0
-
-    @staticmethod
-    def one(value: float) -> Moments:
-        return Moments(1, value)
 
     def __add__(self, other: Moments) -> Moments:
         n = self.n + other.n

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 import headrace as hr
+from headrace.bench.bounds.matching import matched
 from headrace.bench.latency import Numbered, count_up
 from headrace.bench.measuring.figures import TreeWatch
 from headrace.bench.measuring.probe import Probe
@@ -26,7 +27,7 @@ from headrace.forecast.pathmodel import plant_of
 from headrace.forecast.prediction import predicted
 from headrace.measure.report import Report
 from headrace.model.costs import Costs, StepCost
-from headrace.model.fitting import fitted, matched
+from headrace.model.fitting import fitted
 from headrace.runtime.plan import JobPlan
 
 Values = npt.NDArray[np.float64]

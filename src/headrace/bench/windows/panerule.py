@@ -17,9 +17,10 @@ import pyarrow as pa
 
 import headrace as hr
 from headrace.bench.measuring.figures import TreeWatch
+from headrace.bench.windows.gammafit import Trial, crossover_us, fitted_gamma
 from headrace.graph.nodes import ReduceNode
 from headrace.graph.windowing import FOREVER_US, TimeWindow
-from headrace.model.panecost import GAMMA, SLIDING_MERGES, Trial, WindowLoad, crossover_us, fitted_gamma
+from headrace.model.panecost import GAMMA, SLIDING_MERGES, WindowLoad
 from headrace.runtime.batch import Batch
 from headrace.runtime.operators.usercode import Guard
 from headrace.runtime.reduce.forms import PANES, WINDOWS, Forms

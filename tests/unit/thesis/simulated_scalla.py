@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from headrace.model.queueing import QueueMoments
-from headrace.model.thesis import JobStatistics, Periods, QueueShape, ThesisHardware, ThesisLayout
+from thesis.scalla_phases import JobStatistics, Periods, QueueShape, ThesisHardware, ThesisLayout
+from thesis.waits import QueueMoments
 
 Numbers = npt.NDArray[np.float64]
 Ids = npt.NDArray[np.int64]
@@ -49,16 +49,16 @@ def _serve(arrived_s: Numbers, services_s: Numbers, server: Ids) -> Server:
     start_s = np.zeros(len(arrived_s))
     free_s: dict[int, float] = {}
     last_s: dict[int, float] = {}
-    gaps_s = []
+    apart_s = []
     for at in np.argsort(arrived_s, kind="stable").tolist():
         who = int(server[at])
         start_s[at] = max(arrived_s[at], free_s.get(who, 0.0))
         free_s[who] = start_s[at] + services_s[at]
         if who in last_s:
-            gaps_s.append(arrived_s[at] - last_s[who])
+            apart_s.append(arrived_s[at] - last_s[who])
         last_s[who] = arrived_s[at]
-    gaps, own = QueueMoments.of_sample(np.array(gaps_s)), QueueMoments.of_sample(services_s)
-    return Server(start_s, QueueShape(gaps.scaled_to(1.0), own.scaled_to(1.0)))
+    between, own = QueueMoments.of_sample(np.array(apart_s)), QueueMoments.of_sample(services_s)
+    return Server(start_s, QueueShape(between.scaled_to(1.0), own.scaled_to(1.0)))
 
 
 def _batches(labels: Ids) -> tuple[Ids, Numbers, Numbers]:

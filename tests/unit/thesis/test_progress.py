@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import DataError
-from headrace.measure.progress import Part, Progress, largest_gap, map_progress, reduce_progress
+from thesis.progress import Part, Progress, largest_gap, map_progress, reduce_progress
 
 _MAPS, _ROWS, _FREQUENT = 40, 250, 50
 _CHUNKS = np.random.default_rng(8).zipf(1.3, (_MAPS, _ROWS)) % 97

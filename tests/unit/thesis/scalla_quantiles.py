@@ -5,24 +5,13 @@ SCALLA sections 2.10 and 2.11.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import e, pi, sqrt
 from statistics import NormalDist
 
+from headrace.model.queueing import Spread
+
 _EULER = 0.5772156649015329
 _NORMAL = NormalDist()
-
-
-@dataclass(frozen=True, slots=True)
-class Spread:
-    """Mean and variance of a latency, all that the thesis's model knows of it."""
-
-    mean_s: float
-    var_s2: float
-
-    def __add__(self, other: Spread) -> Spread:
-        """The sum of two independent latencies."""
-        return Spread(self.mean_s + other.mean_s, self.var_s2 + other.var_s2)
 
 
 def normal_quantile_s(latency: Spread, share: float) -> float:

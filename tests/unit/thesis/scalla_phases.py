@@ -13,7 +13,7 @@ import numpy as np
 
 from headrace.model.laws import Gamma, Law, Uniform, WaitLaw
 from headrace.model.phases import Phase, PhasedPath
-from headrace.model.queueing import QueueMoments, wait_bounds
+from thesis.waits import QueueMoments, wait_bounds
 
 _SAME = QueueMoments.fixed()
 

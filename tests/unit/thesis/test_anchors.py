@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.control.anchors import allocate, anchor_of
 from headrace.control.constraints import Path, PathConstraint
 from headrace.control.topology import ControlledStep, StepEdge, Topology
 from headrace.errors import GraphError
 from headrace.measure.report import ChannelId, SubtaskId
+from thesis.anchors import allocate, anchor_of
 
 WORKERS = ("w0", "w1", "w2")
 

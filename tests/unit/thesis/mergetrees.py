@@ -1,4 +1,4 @@
-"""Bytes that a multi-pass merge writes: Li's closed form, and the exact tree it approximates.
+"""The exact tree of a multi-pass merge, which ``model.mergecost`` approximates, and the settings chosen by cost.
 
 Runs come to disk one by one. Each time 2F−1 of them lie there, the F smallest are merged into one;
 what remains at the end, fewer than 2F−1 runs, is merged once more and streamed on without being
@@ -9,10 +9,22 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from headrace.errors import ConfigError
+from headrace.model.mergecost import (
+    MergeCost,
+    MergeHardware,
+    MergeSettings,
+    MergeWorkload,
+    Prices,
+    WrittenBytes,
+    check_factor,
+    merge_cost,
+    runs_of,
+    written_bytes,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,28 +34,6 @@ class MergeTree:
     written_bytes: float
     merges: int
     last_runs_bytes: tuple[float, ...]
-
-
-def check_factor(factor: int) -> None:
-    """A merge of fewer than two runs makes no progress."""
-    if factor < 2:
-        raise ConfigError(f"a merge factor is 2 or more, not {factor}")
-
-
-def written_bytes(runs: float, run_bytes: float, factor: int) -> float:
-    """λ_F(n, b): bytes of all files written for ``runs`` initial runs, in closed form (equation 3.2).
-
-    Exact for n < 2F−1, where no merge is written and the equation, made for full trees, would turn
-    too small and even negative; exact at n = F². In between off by 2 % on average for F up to 10 and by
-    at most 20 % up to 32, mostly too small; ``simulated_bytes`` is exact.
-
-    >>> written_bytes(2, 1.0, 2), written_bytes(4, 1.0, 2), written_bytes(1, 1.0, 10)
-    (2.0, 8.0, 1.0)
-    """
-    check_factor(factor)
-    if runs < 2 * factor - 1:
-        return runs * run_bytes
-    return (runs**2 / (2 * factor * (factor - 1)) + 1.5 * runs - factor**2 / (2 * (factor - 1))) * run_bytes
 
 
 def merge_tree(runs_bytes: Sequence[float], factor: int) -> MergeTree:
@@ -70,3 +60,33 @@ def simulated_bytes(runs: float, run_bytes: float, factor: int) -> float:
     if runs > whole:
         sizes.append((runs - whole) * run_bytes)
     return merge_tree(sizes, factor).written_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class MergeChoice:
+    """The cheapest settings of a grid, and what they are expected to cost."""
+
+    settings: MergeSettings
+    expected: MergeCost
+
+
+def choose(
+    workload: MergeWorkload,
+    hardware: MergeHardware,
+    grid: Iterable[MergeSettings],
+    *,
+    prices: Prices | None = None,
+    written: WrittenBytes = written_bytes,
+) -> MergeChoice:
+    """The settings of ``grid`` with the lowest T; the first of equals."""
+    costs = [(s, merge_cost(workload, hardware, s, prices=prices, written=written)) for s in grid]
+    if not costs:
+        raise ConfigError("there is nothing to choose from: the grid of settings is empty")
+    return MergeChoice(*min(costs, key=lambda pair: pair[1].time_s))
+
+
+def settings_by_rule(workload: MergeWorkload, hardware: MergeHardware, reduce_slots: int) -> MergeSettings:
+    """Section 3.3.2.1: the largest chunk whose output fits its buffer, one-pass merge, one wave of reducers."""
+    _, runs = runs_of(workload, hardware, MergeSettings(1, 2, reduce_slots))
+    chunk_bytes = hardware.map_buffer_bytes / workload.map_ratio
+    return MergeSettings(chunk_bytes, max(2, math.ceil(runs)), reduce_slots)

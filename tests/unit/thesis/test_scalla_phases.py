@@ -6,12 +6,12 @@ from functools import cache
 
 import numpy as np
 import pytest
-import simulated_thesis as simulated
 
 from headrace.errors import UnstableError
 from headrace.model.phases import PhasedPath
-from headrace.model.quantiles import cantelli_quantile_s, normal_quantile_s
-from headrace.model.thesis import JobStatistics, Periods, ThesisHardware, ThesisLayout, path_of
+from thesis import simulated_scalla as simulated
+from thesis.scalla_phases import JobStatistics, Periods, ThesisHardware, ThesisLayout, path_of
+from thesis.scalla_quantiles import cantelli_quantile_s, normal_quantile_s
 
 NODE = ThesisHardware(4, 4e9, 1e8, (0.0, 1e8), (2e8, 1e8))
 JOB = JobStatistics(1.0, 100, 100, 400e3, 400e3, batch_cycles=2e5)

@@ -8,20 +8,20 @@ scalar minimisation, so the answer is the same in every run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from math import exp, inf, log
+from itertools import combinations
+from math import inf
 from typing import Generic, Protocol, TypeVar
 
-import numpy as np
-from scipy.optimize import minimize_scalar
-
+from headrace.model.runtimeplant import RuntimePlant
+from headrace.model.sizing import best_period
+from headrace.model.stagephases import MAX_BUSY, busy_shares
 from headrace.units import in_words
 
 Setting = TypeVar("Setting")
 
-_PERIODS_TRIED = 10
 _RATE_PRECISION = 0.002
 _RATES_TRIED = (0.98, 0.9, 0.75, 0.5, 0.25, 0.1, 0.03, 0.01, 0.001, 0.0001)
 """Shares of the rate at which a queue overflows. Tried from above, because latency also rises at very
@@ -51,6 +51,21 @@ class PlannedSystem(Protocol[Setting]):
     def latency_s(self, rate_per_s: float, setting: Setting, period_s: float) -> float:
         """The latency that the bound is about; infinite if a queue would grow without end."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRuntime(RuntimePlant):
+    """Our runtime: resources are subtasks, a setting is how many each stage has."""
+
+    resource: str = "subtasks"
+
+    def settings(self, resources: int) -> Iterator[tuple[int, ...]]:
+        """All ways to give every stage at least one subtask."""
+        for ends in combinations(range(1, resources), len(self.stages) - 1):
+            yield tuple(b - a for a, b in zip((0, *ends), (*ends, resources), strict=True))
+
+    def limit_per_s(self, setting: tuple[int, ...]) -> float:
+        return (MAX_BUSY if self.bounded else 1.0) / max(busy_shares(1.0, self.stages, setting))
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,33 +129,6 @@ def largest_rate(plant: PlannedSystem[Setting], resources: int, bound_s: float) 
             period_s, latency_s = best_period(plant, rate_per_s, setting)
             best = Provision(resources, setting, period_s, rate_per_s, latency_s)
     return best
-
-
-def best_period(
-    plant: PlannedSystem[Setting], rate_per_s: float, setting: Setting, enough_s: float = 0.0
-) -> tuple[float, float]:  # fmt: skip
-    """The period of least latency, and that latency; stops at the first that is at most ``enough_s``.
-
-    A scan first: where short periods overload a queue the latency is infinite, and a minimiser that
-    starts there would be lost.
-    """
-    periods_s = np.geomspace(plant.min_period_s, plant.max_period_s, _PERIODS_TRIED).tolist()
-    tried: list[tuple[float, float]] = []
-    for period_s in periods_s:
-        latency_s = plant.latency_s(rate_per_s, setting, period_s)
-        tried.append((latency_s, period_s))
-        if latency_s <= enough_s:
-            return period_s, latency_s
-    latency_s, period_s = min(tried)
-    at = periods_s.index(period_s)
-    if latency_s == inf:
-        return period_s, inf
-    around = (log(periods_s[max(at - 1, 0)]), log(periods_s[min(at + 1, _PERIODS_TRIED - 1)]))
-    finest = minimize_scalar(
-        lambda logged: min(plant.latency_s(rate_per_s, setting, exp(logged)), 1e9),
-        bounds=around, method="bounded", options={"xatol": 0.02},
-    )  # fmt: skip
-    return min((latency_s, period_s), (float(finest.fun), exp(finest.x)))[::-1]
 
 
 def _feasible(plant: PlannedSystem[Setting], setting: Setting, bound_s: float, rate_per_s: float) -> bool:

@@ -8,18 +8,15 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import simulated_runtime
-import simulated_thesis
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from headrace.errors import GraphError
-from headrace.model.budgets import BudgetedOperator, split_bound
 from headrace.model.buffers import Buffering
-from headrace.model.planner import Infeasible, PlannedSystem, Provision, best_period, largest_rate, provision
-from headrace.model.plants import RuntimePlant, ThesisPlant, WindowModel, periods_of
-from headrace.model.queueing import QueueMoments
+from headrace.model.sizing import best_period
 from headrace.model.stagephases import StagePhases, Transfer
-from headrace.model.thesis import JobStatistics, QueueShape, ThesisHardware
+from thesis import simulated_scalla
+from thesis.provisions import Infeasible, PlannedRuntime, PlannedSystem, Provision, largest_rate, provision
+from thesis.scalla_phases import JobStatistics, QueueShape, ThesisHardware
+from thesis.scalla_plant import ThesisPlant, WindowModel, periods_of
+from thesis.waits import QueueMoments
 
 NODE = ThesisHardware(4, 4e9, 1e8, (0.0, 1e8), (2e8, 1e8))
 NOISY = QueueShape(service=QueueMoments.gamma(1.0, 0.1))
@@ -32,7 +29,7 @@ STAGES = (
     StagePhases("count", 100e-6, 100e-6**2, 300e-6, 150e-6**2, item_bytes=100, transfer=TRANSFER),
 )
 TOP = replace(STAGES[1], name="top")
-OURS = RuntimePlant(STAGES)
+OURS = PlannedRuntime(STAGES)
 CLEARLY = 1.5
 """Plans are made with bounds, not estimates, and leave every stage a tenth of its time."""
 
@@ -58,7 +55,7 @@ def test_the_largest_rate_grows_with_resources_and_bound(
 
 @pytest.mark.parametrize(("plant", "bound_s", "looser_s", "maximum"), PLANTS, ids=["thesis", "ours"])
 def test_a_quantile_bound_allows_less_than_the_same_bound_on_the_mean(
-    plant: ThesisPlant | RuntimePlant, bound_s: float, looser_s: float, maximum: int
+    plant: ThesisPlant | PlannedRuntime, bound_s: float, looser_s: float, maximum: int
 ) -> None:
     # scalla fact 31
     by_metric = [rates(replace(plant, quantile=quantile), looser_s, 3)[-1] for quantile in (None, 0.9, 0.99)]
@@ -129,7 +126,7 @@ def test_our_plan_holds_at_its_largest_rate_and_not_clearly_above(
 ) -> None:
     # scalla fact 32
     bound_s = 0.030
-    found = largest_rate(RuntimePlant(stages, quantile), resources, bound_s)
+    found = largest_rate(PlannedRuntime(stages, quantile), resources, bound_s)
     assert found is not None
 
     def measured_s(rate_per_s: float, seed: int) -> float:
@@ -150,51 +147,14 @@ def test_the_thesiss_plan_holds_at_its_largest_rate_and_not_clearly_above(
     found = largest_rate(replace(THESIS, quantile=quantile), 2, bound_s)
     assert found is not None
 
-    def run(rate_per_s: float, seed: int) -> simulated_thesis.Run:
+    def run(rate_per_s: float, seed: int) -> simulated_scalla.Run:
         periods = periods_of(found.period_s)
-        return simulated_thesis.run(rate_per_s, JOB, NODE, found.setting, periods, seconds=20, seed=seed, queue_s=1.0)
+        return simulated_scalla.run(rate_per_s, JOB, NODE, found.setting, periods, seconds=20, seed=seed, queue_s=1.0)
 
-    def measured_s(latency_s: simulated_thesis.Numbers) -> float:
+    def measured_s(latency_s: simulated_scalla.Numbers) -> float:
         return float(latency_s.mean() if quantile is None else np.quantile(latency_s, quantile))
 
     for seed in (1, 2, 3):
         at_most = run(found.rate_per_s, seed)
         assert measured_s(at_most.latency_s) <= bound_s and at_most.overdue == 0
     assert measured_s(run(1.3 * found.rate_per_s, 1).latency_s) > bound_s
-
-
-@st.composite
-def dags(draw: st.DrawFn) -> list[BudgetedOperator]:
-    costs = draw(st.lists(st.floats(0.001, 10), min_size=1, max_size=8))
-    return [
-        BudgetedOperator(
-            str(at), cost, tuple(map(str, draw(st.sets(st.integers(0, at - 1), max_size=3)) if at else ()))
-        )
-        for at, cost in enumerate(costs)
-    ]
-
-
-def paths_to(name: str, operators: dict[str, BudgetedOperator]) -> list[list[str]]:
-    inputs = operators[name].inputs
-    return [[*path, name] for before in inputs for path in paths_to(before, operators)] if inputs else [[name]]
-
-
-@settings(max_examples=50)
-@given(dags(), st.floats(0.01, 10))
-def test_budgets_use_the_bound_up_on_the_costliest_path_only(operators: list[BudgetedOperator], bound_s: float) -> None:
-    # scalla fact 33
-    budgets = {budget.name: budget.bound_s for budget in split_bound(bound_s, operators)}
-    known = {operator.name: operator for operator in operators}
-    sums = [sum(budgets[name] for name in path) for sink in known for path in paths_to(sink, known)]
-    assert max(sums) == pytest.approx(bound_s)
-    shares = [budgets[operator.name] / operator.cost_s for operator in operators]
-    assert shares == pytest.approx([shares[0]] * len(shares))
-
-
-def test_what_is_no_dag_is_named() -> None:
-    with pytest.raises(GraphError, match="cycle: a → b → a"):
-        split_bound(1.0, [BudgetedOperator("a", 1.0, ("b",)), BudgetedOperator("b", 1.0, ("a",))])
-    with pytest.raises(GraphError, match="'x'"):
-        split_bound(1.0, [BudgetedOperator("a", 1.0, ("x",))])
-    with pytest.raises(GraphError, match="without cost"):
-        split_bound(1.0, [BudgetedOperator("a", 0.0)])

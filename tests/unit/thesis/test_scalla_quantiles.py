@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.model.quantiles import (
-    Spread,
+from headrace.model.queueing import Spread
+from thesis.scalla_quantiles import (
     cantelli_quantile_s,
     finalize_spread,
     normal_quantile_s,
