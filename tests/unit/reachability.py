@@ -6,7 +6,7 @@ Coarse in one respect only: a method counts as used where any live code has an a
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -59,20 +59,23 @@ class Reached:
         self.live: set[Named] = set()
         for module in modules.values():
             for node in module.tree.body:
-                if not isinstance(node, (*Definition, ast.Import, ast.ImportFrom)):
+                if isinstance(node, Function) and any(map(_registers, node.decorator_list)):
+                    self._mark(module.name, node.name)
+                elif not isinstance(node, (*Definition, ast.Import, ast.ImportFrom)):
                     self._read(module, node)
         for root in (*roots, *self._users):
             self._mark(*root)
 
     def dead(self) -> list[str]:
         """Top-level functions and classes, and methods of live classes, that nothing live refers to."""
-        unused = {f"{node}" for node in self._unmarked()}
+        unused = {
+            f"{module.name}.{name}"
+            for module in self._modules.values()
+            for name in module.defined
+            if (module.name, name) not in self.live
+        }
         waiting = {f"{owner}.{name}" for name, nodes in self._waiting.items() for owner, _ in nodes}
         return sorted(unused | waiting)
-
-    def _unmarked(self) -> Iterator[str]:
-        for module in self._modules.values():
-            yield from (f"{module.name}.{name}" for name in module.defined if (module.name, name) not in self.live)
 
     def _mark(self, module_name: str, name: str) -> None:
         """A name is in use: follow it to where it is defined, and read that."""
@@ -126,6 +129,12 @@ class Reached:
             self._attributes.add(name)
             for owner, node in self._waiting.pop(name, []):
                 self._read(self._modules[owner.rpartition(".")[0]], node)
+
+
+def _registers(decorator: ast.expr) -> bool:
+    """Whether a function becomes one of Typer's commands, which is a use of it."""
+    called = decorator.func if isinstance(decorator, ast.Call) else decorator
+    return isinstance(called, ast.Attribute) and called.attr in ("command", "callback")
 
 
 def _is_dunder(name: str) -> bool:

@@ -48,14 +48,6 @@ class Summary:
     channels: Mapping[ChannelId, ChannelReport]
     versions: Mapping[ChannelId, int]
 
-    def merged(self, other: Summary) -> Summary:
-        """Both parts together; an element known to both counts once."""
-        return Summary(
-            {**self.subtasks, **other.subtasks},
-            {**self.channels, **other.channels},
-            {**self.versions, **other.versions},
-        )
-
     def of_step(self, step: str) -> tuple[SubtaskReport, ...]:
         return tuple(report for id, report in sorted(self.subtasks.items()) if id.step == step)
 

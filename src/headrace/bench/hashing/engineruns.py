@@ -18,7 +18,7 @@ from headrace.runtime.operators.usercode import Guard
 from headrace.runtime.reduce.reduce import make_table
 from headrace.state.index.policies import INC, ResidencyPolicy
 from headrace.state.spill.bounded import ENGINES, BoundedTable, Parts
-from headrace.state.spill.bounds import Bound, memory_for
+from headrace.state.spill.bounds import Bound, bytes_per_row
 from headrace.state.spill.mrhash import MrHash
 from headrace.state.table.rowtable import GroupTable, Partials
 
@@ -109,7 +109,7 @@ def partials_of(schema: pa.Schema) -> Partials:
 
 def memory_of(schema: pa.Schema, keys: int) -> int:
     """Memory for so many keys under INC; policies that count hold fewer in it."""
-    return memory_for(table_of(schema)(1, INC), keys)
+    return int((keys + 1) * bytes_per_row(table_of(schema)(1, INC)))
 
 
 def table_of(schema: pa.Schema) -> Callable[[int | None, ResidencyPolicy], GroupTable]:

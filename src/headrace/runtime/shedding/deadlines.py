@@ -133,8 +133,3 @@ def _presumed_ns(cost_ns: int | None, unit_us: int) -> int:
 def deadline_unit_us(bound_us: int) -> int:
     """𝓛/10. Deadlines are rounded down to it, so that rounding never makes a record late; the thesis does not say."""
     return max(1, bound_us // _DEADLINE_UNITS)
-
-
-def window_deadline_us(window_end_us: int, bound_us: int, finalize_ns: int) -> int:
-    """When the last record of a window must be in, so that ``finalize`` still ends within the bound."""
-    return window_end_us + bound_us - -(-finalize_ns // 1000)

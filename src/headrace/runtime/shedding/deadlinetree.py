@@ -11,7 +11,6 @@ from dataclasses import replace
 
 from headrace.runtime.shedding.deadlinenodes import Node, WaitingGroup, arrivals, in_order, inserted, pruned
 from headrace.runtime.shedding.deadlines import Item
-from headrace.runtime.shedding.schedulable import too_many
 
 
 class DeadlineTree:
@@ -105,3 +104,8 @@ class DeadlineTree:
             assert child is not None, "a subtree's dearest is in it"
             top = child
         return top
+
+
+def too_many(excess_ns: int, cost_ns: int, count: int) -> int:
+    """How many of ``count`` equal records must go to save ``excess_ns``; what one by one would shed."""
+    return min(count, -(-excess_ns // cost_ns))

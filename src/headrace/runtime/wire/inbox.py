@@ -22,14 +22,6 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class External:
-    """Records that Spark read itself, from a user's DataFrame."""
-
-    source: str
-    records: pa.RecordBatch
-
-
-@dataclass(frozen=True, slots=True)
 class End:
     """No more input in this epoch, or the input broke."""
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 from itertools import groupby
 
 from headrace.runtime.shedding.deadlines import Item
+from headrace.runtime.shedding.deadlinetree import too_many
 
 
 def largest_schedulable(items: Iterable[Item], now_us: int) -> list[Item]:
@@ -38,8 +39,3 @@ def largest_schedulable(items: Iterable[Item], now_us: int) -> list[Item]:
             if not left[index]:
                 heapq.heappop(due)
     return [replace(item, count=left[index]) for index, item in ordered if left[index]]
-
-
-def too_many(excess_ns: int, cost_ns: int, count: int) -> int:
-    """How many of ``count`` equal records must go to save ``excess_ns``; what one by one would shed."""
-    return min(count, -(-excess_ns // cost_ns))
