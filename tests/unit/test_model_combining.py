@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.bench.windows.gammafit import Trial, crossover_us, fitted_gamma
-from headrace.bench.windows.panerule import measured, trades_of
+from headrace.bench.overlapping.gammafit import Trial, crossover_us, fitted_gamma
+from headrace.bench.overlapping.panerule import measured, trades_of
 from headrace.graph.windowing import FOREVER_US, TimeWindow
 from headrace.model.panecost import PaneCosts, WindowLoad, costs, needed_values_per_key, rows_held
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from thesis.hashpages import dinc_buckets, dinc_slots, inc_blind_pages
 from thesis.mergetrees import choose, merge_tree, settings_by_rule, simulated_bytes
 
-from headrace.bench.hashing.sortmerge import SortMerge
+from headrace.bench.spilling.sortmerge import SortMerge
 from headrace.errors import ConfigError
 from headrace.model.hashcost import Buckets, inc_buckets, inc_io_pages
 from headrace.model.mergecost import (

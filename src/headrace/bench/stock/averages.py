@@ -16,10 +16,10 @@ from typing import Any
 import pyarrow.compute as pc
 import pyarrow.parquet
 
+from headrace.bench.overlapping.combine_time import Took, driver_cpu_s
+from headrace.bench.overlapping.trades import symbol_names
+from headrace.bench.overlapping.trades_windows import TradeWindows
 from headrace.bench.stock.jobs import drained, open_stock
-from headrace.bench.windows.combine_time import Took, driver_cpu_s
-from headrace.bench.windows.trades import symbol_names
-from headrace.bench.windows.trades_windows import TradeWindows
 from headrace.errors import RunFailedError
 
 

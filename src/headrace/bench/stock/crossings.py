@@ -18,9 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.bench.stock.jobs import open_stock
-from headrace.bench.stock.opensource import paced_source
-from headrace.bench.windows.macd_answers import (
+from headrace.bench.overlapping.macd_answers import (
     FAST_S,
     SLIDE_S,
     SLOW_S,
@@ -31,8 +29,10 @@ from headrace.bench.windows.macd_answers import (
     latency_ms,
     reference,
 )
-from headrace.bench.windows.macd_jobs import Stored
-from headrace.bench.windows.trades import START_S, SYMBOLS, Trades, symbol_names
+from headrace.bench.overlapping.macd_jobs import Stored
+from headrace.bench.overlapping.trades import START_S, SYMBOLS, Trades, symbol_names
+from headrace.bench.stock.jobs import open_stock
+from headrace.bench.stock.opensource import paced_source
 from headrace.connect.pace import as_pace
 from headrace.errors import RunFailedError
 

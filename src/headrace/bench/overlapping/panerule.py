@@ -17,7 +17,7 @@ import pyarrow as pa
 
 import headrace as hr
 from headrace.bench.measuring.figures import TreeWatch
-from headrace.bench.windows.gammafit import Trial, crossover_us, fitted_gamma
+from headrace.bench.overlapping.gammafit import Trial, crossover_us, fitted_gamma
 from headrace.graph.nodes import ReduceNode
 from headrace.graph.windowing import FOREVER_US, TimeWindow
 from headrace.model.panecost import GAMMA, SLIDING_MERGES, WindowLoad

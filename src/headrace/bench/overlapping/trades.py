@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet
 from scipy.signal import lfilter
 
-from headrace.bench.hashing.workloads import I64
+from headrace.bench.spilling.workloads import I64
 
 SYMBOLS, SKEW = 3_500, 0.9
 MIN_PER_S, MAX_PER_S = 100, 1_703

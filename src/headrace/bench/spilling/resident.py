@@ -1,7 +1,7 @@
 """What an engine adds to the memory of its process, as the system counts it, against its bound.
 
 Every engine has a process of its own, as has the same work without state (hashing only):
-``python -m headrace.bench.hashing.resident ENGINE ITEMS KEYS MEMORY_BYTES`` prints one line of figures.
+``python -m headrace.bench.spilling.resident ENGINE ITEMS KEYS MEMORY_BYTES`` prints one line of figures.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.bench.hashing.engineruns import states_of
-from headrace.bench.hashing.workloads import I64, all_of_zipf, trigrams
 from headrace.bench.measuring.peakmemory import forget_peak, own_peak_mb
+from headrace.bench.spilling.engineruns import states_of
+from headrace.bench.spilling.workloads import I64, all_of_zipf, trigrams
 from headrace.errors import RunFailedError
 
 NO_STATE = "none"
@@ -31,7 +31,7 @@ _SKEW = 1.0
 
 def resident(engine: str, items: int, keys: int, memory_bytes: int) -> dict[str, Any]:
     """Count trigrams with an engine in a process of its own: seconds, groups, tuples, growth of its memory."""
-    command = [sys.executable, "-m", "headrace.bench.hashing.resident", engine, *map(str, (items, keys, memory_bytes))]
+    command = [sys.executable, "-m", "headrace.bench.spilling.resident", engine, *map(str, (items, keys, memory_bytes))]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=1800)
     if done.returncode:
         raise RunFailedError(f"engine {engine!r} failed in a process of its own:\n{done.stderr[-2000:]}")

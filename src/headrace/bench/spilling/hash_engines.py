@@ -2,8 +2,8 @@
 
 What one subtask does, without Spark: external sort-merge in the same memory, with a combiner and without, is the
 baseline for the cost, numpy the reference for the answers; of three rounds the middle one counts. Then whole jobs on
-Spark with ten times as many states as memory (``bench.hashing.larger_state``), and whether all is in the order in which the
-thesis has it (``bench.hashing.orderings``).
+Spark with ten times as many states as memory (``bench.spilling.larger_state``), and whether all is in the order in which the
+thesis has it (``bench.spilling.orderings``).
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.bench.hashing.absorbing import absorb_rates
-from headrace.bench.hashing.engineruns import EVERY_ENGINE, grouped, memory_of
-from headrace.bench.hashing.expiring import expiring_sessions
-from headrace.bench.hashing.larger_state import against_stock, resident_memory
-from headrace.bench.hashing.orderings import failed_orders, user_count
-from headrace.bench.hashing.workloads import I64, trigrams, vocabulary_keys, zipf_keys
 from headrace.bench.measuring.figures import TreeWatch
+from headrace.bench.spilling.absorbing import absorb_rates
+from headrace.bench.spilling.engineruns import EVERY_ENGINE, grouped, memory_of
+from headrace.bench.spilling.expiring import expiring_sessions
+from headrace.bench.spilling.larger_state import against_stock, resident_memory
+from headrace.bench.spilling.orderings import failed_orders, user_count
+from headrace.bench.spilling.workloads import I64, trigrams, vocabulary_keys, zipf_keys
 from headrace.graph.memory import MIN_MR_BYTES
 from headrace.state.warming import warm
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from headrace.bench.hashing.workloads import I64
 from headrace.bench.measuring.figures import Values
-from headrace.bench.windows.trades import START_S, SYMBOLS, Trades
-from headrace.bench.windows.trades_windows import windows_of
+from headrace.bench.overlapping.trades import START_S, SYMBOLS, Trades
+from headrace.bench.overlapping.trades_windows import windows_of
+from headrace.bench.spilling.workloads import I64
 
 FAST_S, SLOW_S, SLIDE_S = 300, 600, 60
 SPEED = 60

@@ -18,11 +18,11 @@ import pyarrow.compute as pc
 import headrace as hr
 from headrace.bench.measuring.figures import TreeWatch
 from headrace.bench.measuring.recorder import recording
+from headrace.bench.overlapping.combine_figures import CombineOutcome, figures_of, load_of, rule_figures
+from headrace.bench.overlapping.combine_time import Took, driver_cpu_s, worker_cpu_s
+from headrace.bench.overlapping.trades import Trades, symbol_names, written
+from headrace.bench.overlapping.trades_windows import TradeWindows, differences, windows_of
 from headrace.bench.stock.averages import StockWindows
-from headrace.bench.windows.combine_figures import CombineOutcome, figures_of, load_of, rule_figures
-from headrace.bench.windows.combine_time import Took, driver_cpu_s, worker_cpu_s
-from headrace.bench.windows.trades import Trades, symbol_names, written
-from headrace.bench.windows.trades_windows import TradeWindows, differences, windows_of
 from headrace.spark.session import open_session
 
 SIZES_S = (1, 2, 5, 15, 60)

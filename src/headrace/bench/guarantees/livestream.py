@@ -16,7 +16,7 @@ import pyarrow as pa
 
 import headrace as hr
 from headrace.api.stream import Path
-from headrace.bench.bounds.video import PERIOD, STEPS, Film
+from headrace.bench.guarantees.video import PERIOD, STEPS, Film
 from headrace.bench.measuring.boundkept import spans_of
 from headrace.bench.measuring.figures import TreeWatch, latency_figures, longest_gap_ms, with_prefix
 from headrace.bench.measuring.recorder import Recorder, Table, recording

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 import headrace as hr
-from headrace.bench.bounds.sentiments_tweets import (
+from headrace.bench.guarantees.sentiments_tweets import (
     EVERY_MS,
     WINDOW_MS,
     Ints,

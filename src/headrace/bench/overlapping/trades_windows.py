@@ -7,8 +7,8 @@ from math import gcd
 
 import numpy as np
 
-from headrace.bench.hashing.workloads import I64
-from headrace.bench.windows.trades import START_S, SYMBOLS, Trades
+from headrace.bench.overlapping.trades import START_S, SYMBOLS, Trades
+from headrace.bench.spilling.workloads import I64
 
 
 @dataclass(frozen=True, slots=True)

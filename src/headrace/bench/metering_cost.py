@@ -1,4 +1,4 @@
-"""What measuring costs one subtask: ``python -m headrace.bench.metering``."""
+"""What measuring costs one subtask: ``python -m headrace.bench.metering_cost``."""
 
 from __future__ import annotations
 

@@ -16,9 +16,9 @@ import pyarrow.compute as pc
 
 import headrace as hr
 from headrace.api.stream import Stream
-from headrace.bench.hashing.workloads import I64
-from headrace.bench.windows.macd_answers import FAST_S, SLIDE_S, SLOW_S
-from headrace.bench.windows.trades import START_S, Trades, symbol_names
+from headrace.bench.overlapping.macd_answers import FAST_S, SLIDE_S, SLOW_S
+from headrace.bench.overlapping.trades import START_S, Trades, symbol_names
+from headrace.bench.spilling.workloads import I64
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.bench.hashing.runfiles import IoCount, RunWriter, SortedRun, read_run
+from headrace.bench.spilling.runfiles import IoCount, RunWriter, SortedRun, read_run
 from headrace.errors import ConfigError, SchemaError
 
 _PutTogether = Callable[[list[pa.RecordBatch]], pa.RecordBatch]

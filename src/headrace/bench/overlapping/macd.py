@@ -20,8 +20,7 @@ import pyarrow as pa
 import headrace as hr
 from headrace.bench.measuring.figures import TreeWatch, Values, latency_figures, with_prefix
 from headrace.bench.measuring.recorder import Table, recording
-from headrace.bench.stock.crossings import run_stock_macd
-from headrace.bench.windows.macd_answers import (
+from headrace.bench.overlapping.macd_answers import (
     SLIDE_S,
     SLOW_S,
     SPEED,
@@ -33,8 +32,9 @@ from headrace.bench.windows.macd_answers import (
     reference,
     touched_per_slide,
 )
-from headrace.bench.windows.macd_jobs import Stored, averages, rerun_job, stored
-from headrace.bench.windows.trades import START_S, SYMBOLS, Trades, written
+from headrace.bench.overlapping.macd_jobs import Stored, averages, rerun_job, stored
+from headrace.bench.overlapping.trades import START_S, SYMBOLS, Trades, written
+from headrace.bench.stock.crossings import run_stock_macd
 from headrace.spark.session import open_session
 
 _VARIANTS = {"shared": True, "unshared": False}

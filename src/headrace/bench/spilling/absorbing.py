@@ -8,8 +8,8 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow as pa
 
-from headrace.bench.hashing.engineruns import table_of
-from headrace.bench.hashing.workloads import trigrams, zipf_keys
+from headrace.bench.spilling.engineruns import table_of
+from headrace.bench.spilling.workloads import trigrams, zipf_keys
 from headrace.state.index.policies import INC
 
 _BATCH_ROWS, _RECORDS_PER_KEY, _SKEW = 65_536, 4, 1.1

@@ -15,8 +15,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from headrace.bench.hashing.engineruns import MR_COMBINED, SORT_MERGE, SORT_RECORDS, grouped, memory_of
-from headrace.bench.hashing.workloads import I64, zipf_keys
+from headrace.bench.spilling.engineruns import MR_COMBINED, SORT_MERGE, SORT_RECORDS, grouped, memory_of
+from headrace.bench.spilling.workloads import I64, zipf_keys
 
 SESSION_RATIO = 100
 """INC's spill over DINC's with expiring sessions of 2 KB; the thesis has 203 GB over 0.1 GB."""

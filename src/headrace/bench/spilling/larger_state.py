@@ -20,10 +20,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 import headrace as hr
-from headrace.bench.hashing.engineruns import table_of
-from headrace.bench.hashing.resident import NO_STATE, resident
-from headrace.bench.hashing.workloads import I64, all_of_zipf, trigrams
 from headrace.bench.measuring.peakmemory import peak_rss_mb
+from headrace.bench.spilling.engineruns import table_of
+from headrace.bench.spilling.resident import NO_STATE, resident
+from headrace.bench.spilling.workloads import I64, all_of_zipf, trigrams
 from headrace.bench.stock.jobs import run_stock
 from headrace.spark.session import open_session
 from headrace.state.index.policies import INC

@@ -1,4 +1,4 @@
-"""How fast one subtask's ``KeyIndex`` absorbs tuples: ``python -m headrace.bench.hashing.kernels``."""
+"""How fast one subtask's ``KeyIndex`` absorbs tuples: ``python -m headrace.bench.spilling.kernels``."""
 
 from __future__ import annotations
 

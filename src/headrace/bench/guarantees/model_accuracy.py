@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 import headrace as hr
-from headrace.bench.bounds.matching import matched
+from headrace.bench.guarantees.matching import matched
 from headrace.bench.latency import Numbered, count_up
 from headrace.bench.measuring.figures import TreeWatch
 from headrace.bench.measuring.probe import Probe

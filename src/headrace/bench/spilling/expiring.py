@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.bench.hashing.recordbuffers import RECORD_BYTES
-from headrace.bench.hashing.sessionize import SessionBound, SessionBuffers
-from headrace.bench.hashing.workloads import Clicks, clicks, sessions_of
+from headrace.bench.spilling.recordbuffers import RECORD_BYTES
+from headrace.bench.spilling.sessionize import SessionBound, SessionBuffers
+from headrace.bench.spilling.workloads import Clicks, clicks, sessions_of
 from headrace.state.index.policies import INC, ResidencyPolicy, Rule
 
 _BUFFER_BYTES = 2048

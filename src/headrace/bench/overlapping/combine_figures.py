@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from headrace.bench.windows.gammafit import Trial, fitted_gamma
-from headrace.bench.windows.trades import SYMBOLS, Trades
+from headrace.bench.overlapping.gammafit import Trial, fitted_gamma
+from headrace.bench.overlapping.trades import SYMBOLS, Trades
 from headrace.model.panecost import GAMMA, SLIDING_MERGES, WindowLoad
 
 

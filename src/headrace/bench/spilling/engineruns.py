@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 import headrace as hr
-from headrace.bench.hashing.sortmerge import SortMerge
-from headrace.bench.hashing.workloads import I64
+from headrace.bench.spilling.sortmerge import SortMerge
+from headrace.bench.spilling.workloads import I64
 from headrace.graph.nodes import ReduceNode
 from headrace.runtime.operators.usercode import Guard
 from headrace.runtime.reduce.reduce import make_table

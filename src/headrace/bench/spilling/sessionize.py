@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from headrace.bench.hashing.recordbuffers import RECORD_BYTES, RecordBuffers
+from headrace.bench.spilling.recordbuffers import RECORD_BYTES, RecordBuffers
 from headrace.errors import StateError
 from headrace.state.compiled import I64, U64
 from headrace.state.durable.changes import PANE
