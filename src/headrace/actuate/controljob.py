@@ -92,7 +92,7 @@ def overrides_of(
         if step is None or not step.minimum <= n <= step.maximum:
             known = ", ".join(f"{s.name} {s.minimum} to {s.maximum}" for s in limits.values() if s.elastic)
             raise ConfigError(
-                f"parallelism {name}={n}: elastic steps are {known or 'none; give one parallelism=(least, start, most)'}"
+                f"parallelism {name}={n}: elastic steps are {known or 'none; give one parallelism=(min, start, max)'}"
             )
     scaled = {member: n for name, n in parallelism.items() for member in topology_of(plan).scaled_with(name)}
     return Overrides(

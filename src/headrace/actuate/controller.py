@@ -126,7 +126,7 @@ class Controller:
 def orders_of(settings: ControlSettings, ranks: Ranks, sized: Mapping[int, int] | None = None) -> Orders:
     """Settings per channel as orders per sender: an edge has one buffer for all its receivers, so the lowest wins.
 
-    ``sized`` edges are cut by size, at first by the one given; no record waits longer than a second for that.
+    ``sized`` edges are flushed by size, at first by the one given; no record waits longer than a second for that.
     """
     layout = ranks.plan.layout
     active = {at: min(n, layout.stages[at].subtasks) for at, n in wanted_subtasks(settings, layout).items()}

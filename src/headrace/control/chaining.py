@@ -58,9 +58,9 @@ def primary_chains(path: Path, topology: Topology, *, apart: AbstractSet[int] = 
 
 
 def partition(chain: Chain, utilisations: Sequence[float], *, ceiling: float = CEILING) -> tuple[Chain, ...]:
-    """Cut a chainable series into the fewest chains of which none exceeds the ceiling.
+    """Split a chainable series into the fewest chains of which none exceeds the ceiling.
 
-    The first acceptable cut, not the best: fewest chains first, then split points in order. The
+    The first acceptable split, not the best: fewest chains first, then split points in order. The
     thesis counts n 2^(n-1) - n steps; series in real jobs are short.
 
     >>> partition(("a", "b", "c", "d"), (0.5, 0.2, 0.5, 0.2))

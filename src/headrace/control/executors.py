@@ -18,7 +18,7 @@ PATIENCE_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class ExecutorPolicy:
-    """``least`` to ``most`` executors of ``cores`` task slots each.
+    """``minimum`` to ``maximum`` executors of ``cores`` task slots each.
 
     Fewer must have sufficed for ``calm_cycles`` in a row before any is released. A release must save, over
     ``horizon_s``, more than the gap costs: its length times all executors times ``gap_weight``, since a second in
@@ -42,7 +42,7 @@ class ExecutorPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """Task slots that the job takes: as ``wanted``, with head-room, and with every step at its ``least``.
+    """Task slots that the job takes: as ``wanted``, with head-room, and with every step at its ``minimum``.
 
     ``lacking``: some step wants more subtasks than it has, and a restart could give it some.
     """
@@ -65,7 +65,7 @@ class Sight:
 
 @dataclass(frozen=True, slots=True)
 class Calm:
-    """What is remembered: ``cycles`` in a row in which fewer would have sufficed, the most that any of them
+    """What is remembered: ``cycles`` in a row in which fewer would have sufficed, the maximum that any of them
     needed, cycles left to rest, and whether a release that does not pay was mentioned already.
     """
 

@@ -69,7 +69,7 @@ class Station:
         return self.service_ms * self.parallelism / self.interarrival_ms
 
     def floor(self, ceiling: float) -> int:
-        """The least parallelism that keeps utilisation at the ceiling, within the user's limits."""
+        """The minimum parallelism that keeps utilisation at the ceiling, within the user's limits."""
         return min(self.maximum, max(self.minimum, math.ceil(self.load / ceiling - 1e-9)))
 
 

@@ -26,7 +26,7 @@ _TEXT_BYTES = 24.0
 
 
 def source_rates_per_s(plan: JobPlan) -> dict[str, float]:
-    """The rates of the sources that have one: the most that is due in any second of the first minute."""
+    """The rates of the sources that have one: the maximum that is due in any second of the first minute."""
     rates = {}
     for node in plan.graph.nodes:
         if (
@@ -76,7 +76,7 @@ def plant_of(plan: JobPlan, costs: Costs, quantile: float | None, start: str, en
 
 
 def limits_of(plan: JobPlan, stages: int) -> Limits:
-    """The fewest and the most subtasks that each stage may have. Where the user did not say, one will do."""
+    """The minimum and maximum number of subtasks of each stage. Where the user did not say, one will do."""
     limits = []
     for stage in plan.layout.stages[:stages]:
         nodes = [plan.graph.by_name[name] for name in stage.steps if name in plan.graph.by_name]

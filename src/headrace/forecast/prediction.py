@@ -42,7 +42,7 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """One constraint before the start: the job as it begins, and the least that keeps the bound.
+    """One constraint before the start: the job as it begins, and the smallest setting that keeps the bound.
 
     ``at_start`` is None where the rate is unknown or a stage could not keep up, ``sizing`` where the rate is unknown;
     ``verdict`` says so.

@@ -46,8 +46,8 @@ class Pass:
 class Stage:
     """The steps hosted by one Spark stage at the start, inputs first.
 
-    ``subtasks`` are as many as are there, ``active`` as many of them as are given work at the start, ``least``
-    as few as may be active and ``most`` as many as may ever be: fewer are there only where executors come and
+    ``subtasks`` are as many as are there, ``active`` as many of them as are given work at the start, ``minimum``
+    as few as may be active and ``maximum`` as many as may ever be: fewer are there only where executors come and
     go (``graph.slots``). ``first`` and ``last`` are the stages of its leg.
     """
 
@@ -177,7 +177,7 @@ def _connect(graph: Graph, leg: dict[str, int], first: list[int]) -> tuple[list[
 
 
 def _subtasks(members: list[Node], parallelism: int, *, rigid: bool) -> tuple[int, int, int]:
-    """Least, at the start and most: what the neediest step wants. Where sources are, it stays as it is."""
+    """Minimum, start and maximum: what the neediest step wants. Where sources are, it stays as it is."""
     wanted = [node.options.parallelism for node in members if node.options.parallelism is not None]
     start = max((p.start for p in wanted), default=parallelism)
     if rigid:

@@ -64,10 +64,10 @@ class Uniform:
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """The wait in a buffer that its first arrival opens and that is cut ``lifetime_s`` later.
+    """The wait in a buffer that its first arrival opens and that is flushed ``lifetime_s`` later.
 
-    Whoever opens it waits for all of that, and those are ``opener_share`` of the arrivals; the others
-    come at any moment alike. The theses' uniform wait is the limit of many arrivals per buffer.
+    The item that opens it waits for all of that, and such items are ``opener_share`` of the arrivals; the others
+    come at any moment, with equal chance. The theses' uniform wait is the limit of many arrivals per buffer.
     """
 
     lifetime_s: float

@@ -83,7 +83,7 @@ class EpochGap:
 
 @dataclass(frozen=True, slots=True)
 class PhasedPath:
-    """Phases an item goes through one after the other, and the gap that some items meet besides."""
+    """Phases an item goes through one after the other, and the gap that some items meet in addition."""
 
     phases: tuple[Phase, ...]
     gap: EpochGap | None = None
@@ -100,8 +100,8 @@ class PhasedPath:
     def quantile_s(self, share: float) -> float:
         """The latency that ``share`` of the items stay within.
 
-        A mixture: most items meet no gap, the others wait for it besides. A normal law of the same
-        variance would call a p99 late that the gap does not reach, and the other way round.
+        A mixture: most items meet no gap, the others wait for it as well. A normal law of the same
+        variance would call a p99 late that the gap does not reach, and vice versa.
         """
         body, waits = self._body(), self._gap_waits()
         max_s = body.times_s[-1] + max((wait.max_s for wait in waits), default=0.0) + body.step_s

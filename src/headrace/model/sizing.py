@@ -1,4 +1,4 @@
-"""The fewest subtasks that keep a bound at a known rate, and the longest buffer deadline that still does.
+"""The smallest number of subtasks that keeps a bound at a known rate, and the longest buffer deadline that still does.
 
 The question of SCALLA 2.12 the other way round: the thesis looks for the largest rate of each number of resources;
 a job about to start has its rate, so each setting is tried at that rate only. Where the thesis leaves this to a general
@@ -18,7 +18,7 @@ from scipy.optimize import brentq, minimize_scalar
 from headrace.model.runtimeplant import RuntimePlant
 
 Limits = tuple[tuple[int, int], ...]
-"""Per stage: the fewest subtasks it may have, and the most."""
+"""Per stage: the minimum and the maximum number of subtasks."""
 _MAX_TRIED = 256
 _PERIODS_TRIED = 10
 

@@ -57,7 +57,7 @@ class PlantModel:
     """The whole plant; what is not named has the defaults.
 
     ``regular`` arrivals are evenly spaced, otherwise Poisson. ``deadline_ms`` holds for channels
-    without a setting: 0 ships at once, infinity leaves cutting to the size. A change of parallelism
+    without a setting: 0 ships at once, infinity leaves flushing to the size. A change of parallelism
     takes ``scale_cycles`` intervals. Between epochs sources pause for ``gap_s``.
     """
 

@@ -1,7 +1,7 @@
 """``bench buffer-tradeoff``: what a buffer costs in latency and gains in throughput (Figure 2 of thesis and HPDC'12).
 
-One sender, one shuffle, one receiver, items of 128 bytes, as in the papers. They cut by size, or flush each item; we
-also cut by deadline. Where they offer one rate at a time, a run here has a low, a middle and a high rate one after the
+One sender, one shuffle, one receiver, items of 128 bytes, as in the papers. They flush by size, or after each item; we
+also flush by deadline. Where they offer one rate at a time, a run here has a low, a middle and a high rate one after the
 other, and one more without a clock measures what is carried at most.
 """
 
@@ -35,7 +35,7 @@ _NOISE = 1.25
 
 @dataclass(frozen=True, slots=True)
 class BufferSetting:
-    """When a buffer is cut: after ``deadline_ms``, or with ``items`` in it."""
+    """When a buffer is flushed: after ``deadline_ms``, or with ``items`` in it."""
 
     deadline_ms: float | None = None
     items: int | None = None
@@ -91,7 +91,7 @@ def carried(session: Any, setting: BufferSetting, *, paced: bool) -> Table:
 
 
 def check(table: Table) -> dict[str, int]:
-    """A run ends after a time: what it took must be there once, without a gap, with the right answers."""
+    """A run ends after a time: what it took must be there once, complete and with the right answers."""
     seen = np.bincount(table["seq"])
     return {
         "lost": int((seen == 0).sum()),

@@ -53,7 +53,7 @@ QUICK = (TESTED[1], TESTED[6], TESTED[11], TESTED[12])
 UNEVEN = [("1 s", "300/s"), ("1 s", "3000/s")]
 """Two rates in turn give batches of two sizes: with one, batch and record could not be told apart."""
 CALIBRATION = AccuracySetting(1000, 20, 2, 100)
-"""Also with one subtask: a cut for two receivers is two rows, which take longer."""
+"""Also with one subtask: a flush for two receivers is two rows, which take longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ def by_second(table: Table, began_s: float) -> tuple[Values, ...]:
 
 
 def calmest(seconds: tuple[Values, ...], held_s: Sequence[float]) -> tuple[Values, ...]:
-    """The half of the seconds in which the machine held others up the least, in order."""
+    """The half of the seconds in which the machine held others up for the shortest time, in order."""
     best = sorted(range(len(seconds)), key=lambda second: held_s[second])[: -(-len(seconds) // 2)]
     return tuple(seconds[second] for second in sorted(best))
 

@@ -95,7 +95,7 @@ def against_stock(items: int, keys: int, progress: Callable[[str], None]) -> dic
 
 
 def resident_memory(items: int, keys: int, progress: Callable[[str], None]) -> dict[str, Any]:
-    """How far the most memory hungry engine's process grew beyond its bound; negative: it stayed within."""
+    """How far the process of the hungriest engine grew beyond its bound; negative: it stayed within."""
     memory_bytes = bound_for(keys)
     idle_mb = resident(NO_STATE, items, keys, memory_bytes)["growth_mb"]
     over_mb, wrong = [], 0

@@ -165,7 +165,7 @@ class SessionBuffers:
     def _expired(self, rows: I64) -> pa.RecordBatch:
         """The sessions of some rows that have expired; their buffers keep the others."""
         owners, times, values = self._buffers.take(rows)
-        order, _, ends = cut(owners, times, self._bound.gap)
+        order, _, ends = sessions_of(owners, times, self._bound.gap)
         over = np.zeros(len(order), bool)
         over[order] = ends + self._bound.gap <= self._watermark
         self._buffers.append(rows[owners[~over]], times[~over], values[~over])
@@ -180,7 +180,7 @@ class SessionBuffers:
 
     def _cut(self, codes: I64, keys: pa.Array, times: I64, values: I64) -> pa.RecordBatch:
         """Sessions of records whose keys are ``keys[codes]``."""
-        order, starts, _ = cut(codes, times, self._bound.gap)
+        order, starts, _ = sessions_of(codes, times, self._bound.gap)
         columns = [keys.take(pa.array(codes[order])), pa.array(starts), pa.array(times[order]), pa.array(values[order])]
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
@@ -224,10 +224,10 @@ def _one_slice(rows: pa.RecordBatch) -> Slices:
     return np.zeros(rows.num_rows, np.uint16)
 
 
-def cut(codes: I64, times: I64, gap: int) -> tuple[I64, I64, I64]:
+def sessions_of(codes: I64, times: I64, gap: int) -> tuple[I64, I64, I64]:
     """Records sorted by code and time, and when the session of each of them starts and ends.
 
-    >>> cut(np.array([7, 5, 7, 7]), np.array([40, 3, 10, 12]), 10)[1:]
+    >>> sessions_of(np.array([7, 5, 7, 7]), np.array([40, 3, 10, 12]), 10)[1:]
     (array([ 3, 10, 10, 40]), array([ 3, 12, 12, 40]))
     """
     order = np.lexsort((times, codes))

@@ -138,9 +138,9 @@ def _merge(runs: list[Iterator[pa.RecordBatch]], put_together: _PutTogether) -> 
         bound = min(head["key"][-1].as_py() for head, _ in heads)
         ready, rest = [], []
         for head, run in heads:
-            cut = _rows_up_to(head["key"], bound)
-            ready.append(head.slice(0, cut))
-            following = head.slice(cut) if cut < head.num_rows else next(run, None)
+            upto = _rows_up_to(head["key"], bound)
+            ready.append(head.slice(0, upto))
+            following = head.slice(upto) if upto < head.num_rows else next(run, None)
             if following is not None:
                 rest.append((following, run))
         heads = rest

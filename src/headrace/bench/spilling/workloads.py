@@ -20,7 +20,7 @@ _COMMON_SHARE = 0.05
 _WORD_BITS = 12
 _SYLLABLES = np.array([a + b for a in "bcdfghklmnprstvz" for b in "aeiou"])
 _SESSION_CLICKS = (1, 16)
-"""Fewest and most clicks of a session."""
+"""Minimum and maximum number of clicks in a session."""
 
 
 def zipf_keys(items: int, keys: int, skew: float, seed: int) -> I64:
