@@ -15,8 +15,7 @@ from headrace.connect.replay import Replay
 from headrace.graph.nodes import ProcessNode, ReduceNode, SourceNode, TransformNode
 from headrace.graph.windowing import TimeWindow
 from headrace.model.costs import PER_RECORD, VECTORISED, Costs, StepCost
-from headrace.model.runtimeplant import RuntimePlant
-from headrace.model.sizing import Limits
+from headrace.model.sizing import Limits, RuntimePlant
 from headrace.model.stagephases import StagePhases
 from headrace.runtime.plan import JobPlan
 

@@ -16,8 +16,7 @@ from headrace.model.budgets import Budget
 from headrace.model.buffers import Buffering
 from headrace.model.costs import Costs
 from headrace.model.phases import PhasedPath
-from headrace.model.runtimeplant import RuntimePlant
-from headrace.model.sizing import Sizing, Unattainable, smallest
+from headrace.model.sizing import RuntimePlant, Sizing, Unattainable, smallest
 from headrace.model.stagephases import path_of
 from headrace.runtime.plan import JobPlan
 from headrace.units import in_words

@@ -15,8 +15,7 @@ from itertools import combinations
 from math import inf
 from typing import Generic, Protocol, TypeVar
 
-from headrace.model.runtimeplant import RuntimePlant
-from headrace.model.sizing import best_period
+from headrace.model.sizing import RuntimePlant, best_period
 from headrace.model.stagephases import MAX_BUSY, busy_shares
 from headrace.units import in_words
 

@@ -16,10 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import headrace as hr
+from headrace.bench.measuring.cputime import Took, driver_cpu_s, worker_cpu_s
 from headrace.bench.measuring.figures import TreeWatch
 from headrace.bench.measuring.recorder import recording
 from headrace.bench.overlapping.combine_figures import CombineOutcome, figures_of, load_of, rule_figures
-from headrace.bench.overlapping.combine_time import Took, driver_cpu_s, worker_cpu_s
 from headrace.bench.overlapping.trades import Trades, symbol_names, written
 from headrace.bench.overlapping.trades_windows import TradeWindows, differences, windows_of
 from headrace.bench.stock.averages import StockWindows

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow.compute as pc
 import pyarrow.parquet
 
-from headrace.bench.overlapping.combine_time import Took, driver_cpu_s
+from headrace.bench.measuring.cputime import Took, driver_cpu_s
 from headrace.bench.overlapping.trades import symbol_names
 from headrace.bench.overlapping.trades_windows import TradeWindows
 from headrace.bench.stock.jobs import drained, open_stock

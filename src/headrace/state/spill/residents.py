@@ -12,7 +12,7 @@ from headrace.state.index.choosing import Choice, Chooser
 from headrace.state.index.keyindex import Admission, KeyIndex
 from headrace.state.index.policies import FREQUENT, INC
 from headrace.state.spill.bounded import ENGINES
-from headrace.state.spill.marks import Marks
+from headrace.state.spill.buckets import Marks
 
 _MARKS_PER_SLOT = 8
 Mask = npt.NDArray[np.bool_]
