@@ -1,7 +1,7 @@
 """Adaptive buffer sizing: the older, size-based way to flush (HPDC'12).
 
 Throughput first: buffers begin large and change only while a bound is violated. Departures: one step
-shrinks at most tenfold, since a sparse channel otherwise falls to the least size at once and takes
+shrinks at most tenfold, since a sparse channel otherwise falls to the minimum size at once and takes
 minutes to grow back; and a size that has been found too large is not grown into again.
 """
 

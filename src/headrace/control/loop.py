@@ -64,7 +64,7 @@ def look(job: ControlledJob, state: State, recent: Recent, seen: Observation) ->
 
 
 def _clean_s(job: ControlledJob, state: State, seen: Observation) -> float:
-    """Since when all that was measured is of the shape of now: its first interval counts until there is another."""
+    """Since when all measurements are of the present shape; its first interval counts until there is another."""
     interval_s = job.policy.interval_s
     return state.shaped_s + interval_s if seen.at_s - state.shaped_s > 1.5 * interval_s else state.shaped_s
 

@@ -1,7 +1,7 @@
 """Elastic scaling: the minimum parallelism whose predicted wait fits (thesis, Algorithms 7-8).
 
-Pure planning: when a plan may be carried out is the loop's business. Reactive by nature: a step in
-the load violates the bound until it has been answered.
+Pure planning: when a plan may be carried out is the loop's business. Reactive by nature: a jump in
+the load violates the bound until scaling has answered it.
 """
 
 from __future__ import annotations

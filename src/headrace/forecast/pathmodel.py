@@ -21,7 +21,7 @@ from headrace.runtime.plan import JobPlan
 
 _RATE_OVER_S = 60
 _TEXT_BYTES = 24.0
-"""A value whose width the schema does not tell."""
+"""The width of a value where the schema does not tell it."""
 
 
 def source_rates_per_s(plan: JobPlan) -> dict[str, float]:

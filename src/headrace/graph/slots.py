@@ -1,4 +1,4 @@
-"""How many subtasks each leg holds with a given number of task slots.
+"""How many subtasks each leg is allocated with a given number of task slots.
 
 Stages run at the same time, so each subtask of each stage holds a slot. On executors that come and go a job
 holds what its slots allow, and the maximum of its steps only if there are slots for all.
@@ -31,7 +31,7 @@ def min_slots(layout: Layout) -> int:
 
 
 def roomy(layout: Layout, wanted: Subtasks) -> dict[int, int]:
-    """What is wanted and one more of each, as far as that may be; what is at its minimum might want even fewer."""
+    """What is wanted and one more, up to the maximum; for a leg at its minimum no more, since it might want even fewer."""
     more = {leg.index: wanted[leg.index] + (wanted[leg.index] > leg.minimum) for leg in elastic_legs(layout)}
     return {leg.index: min(more[leg.index], leg.maximum) for leg in elastic_legs(layout)}
 

@@ -49,6 +49,6 @@ def merge(parts: Iterable[Moments | None]) -> Moments | None:
 
 
 def mean_of(values: Iterable[float | None]) -> float | None:
-    """The unweighted mean of what is known (in the thesis, too, elements count alike, busy or not)."""
+    """The unweighted mean of what is known (as in the thesis, all elements count equally, busy or not)."""
     known = [value for value in values if value is not None]
     return math.fsum(known) / len(known) if known else None

@@ -1,8 +1,6 @@
 """From reports to one summary of the running job.
 
-A summary keeps the figures of each element (subtask or channel) under its id. Partial summaries of
-overlapping parts therefore merge to exactly the global one, where adding means would count an
-element twice.
+A summary keeps the figures of each element (subtask or channel) under its id, so no element counts twice.
 """
 
 from __future__ import annotations

@@ -20,8 +20,8 @@ _ALIKE = 0.2
 def fitted(reports: Iterable[Report], sources: Iterable[str], start: Costs | None = None) -> Costs:
     """Costs of the steps and channels in a run's reports; what they do not show stays as in ``start``.
 
-    A report has, per step, the mean service of a batch and how many records it held. Over reports of unlike batches
-    the line through both is the cost of a batch and that of a record.
+    A report has, per step, the mean service of a batch and how many records it held. Over reports of batches of
+    different sizes, the line through both gives the cost of a batch and that of a record.
     """
     start, reports = start or Costs(), tuple(reports)
     by_step: dict[str, list[SubtaskReport]] = {}
@@ -41,13 +41,13 @@ def fitted(reports: Iterable[Report], sources: Iterable[str], start: Costs | Non
 
 
 def _usual(parts: list[Moments]) -> Transfer:
-    """Medians over reports: one of a start or a stall would outweigh all others in a mean."""
+    """Medians over reports: in a mean, one report of a start or a stall would outweigh all others."""
     mean_ms, var_ms2 = (median(values) for values in zip(*((part.mean, part.variance) for part in parts), strict=True))
     return Transfer(mean_ms / 1e3, 0.0, var_ms2 / 1e6)
 
 
 def _line(parts: list[SubtaskReport]) -> StepCost | None:
-    """Service per batch and per record, neither below zero: the line of Theil and Sen, whom stalls do not move."""
+    """Service per batch and per record, neither below zero: the line of Theil and Sen, which stalls do not move."""
     seen = [(part.service_ms, part.items / part.service_ms.n) for part in parts if part.service_ms is not None]
     if not seen:
         return None

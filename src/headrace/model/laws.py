@@ -1,7 +1,7 @@
 """The distributions that parts of a latency follow, and that of their sum.
 
 Both theses add means and variances and then read a quantile off the normal law. With two or three
-uniform waits and an epoch gap that is wrong by more than the bound allows, so we add distributions.
+uniform waits and an epoch gap, that is off by more than a bound allows, so we add distributions.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Law(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Uniform:
-    """Anywhere between two times alike: a wait for the next beat of a clock."""
+    """Anywhere between two times with equal chance: a wait for the next tick of a clock."""
 
     min_s: float
     max_s: float

@@ -76,7 +76,7 @@ class Plant:
     def _emit(self, step: str, index: int, at_s: Floats, born_s: Floats) -> None:
         """Hand items to every edge out of the step: paired, or to receivers by the hash of their key.
 
-        Not in turn: senders that take turns fall into step, and receivers then get their items in bursts.
+        Not in turn: senders that take turns fall into lockstep, and receivers then get their items in bursts.
         """
         for edge in self.topology.out_of(step):
             receivers = self.topology.by_name[edge.target].parallelism
