@@ -18,12 +18,12 @@ from headrace.units import Duration, duration_s
 
 _BATCHING_SHARE = 0.6
 """The prototype has 0.8. A step serves a whole buffer at once here, so its latency grows with the buffer's deadline;
-with 0.8 the mean of a busy path would lie at the bound itself, so every other one would be above it."""
+with 0.8 the mean of a busy path would lie at the bound itself, and above it half of the time."""
 _FIT_LIMITS = 0.8, 2.0
 """The prototype clamps to 1.2 above; a backlog that drains makes waits look longer than any load would."""
 
 _QUIET_CYCLES = 2
-"""The thesis adjusts every 5 s; after one second, a tenth of what was measured would still be of the previous parallelism."""
+"""The thesis adjusts every 5 s; after one second, a tenth of what was measured is still of the parallelism before."""
 
 
 def topology_of(plan: JobPlan) -> Topology:

@@ -32,7 +32,7 @@ _MAX_CREDIT_S = 0.1
 _CALM_S, _BURST_S = 5, 3
 _LOAD, _PEAK = 0.6, 2.5
 _BUDGET_SHARE = 2 / 3
-"""Of what ODF would hold at the end of the burst, as with C-MR's 2 GB; the burst brings 1.5 times the capacity too much."""
+"""Of what ODF would hold at the end of the burst, as with C-MR's 2 GB; the burst exceeds the capacity by 1.5 times."""
 _NARROW_BYTES = 16
 """Of a record without its padding: a number and a time."""
 
@@ -80,7 +80,7 @@ _overshot_s = [0.0]
 
 
 def _work(began_s: float, seconds: float) -> None:
-    """Keep the worker busy. What other processes took of the time before is given back, so that the capacity stays."""
+    """Keep the worker busy. Time that other processes took before is made up for, so that the capacity stays the same."""
     until_s = began_s + seconds - _overshot_s[0]
     while time.perf_counter() < until_s:
         pass

@@ -58,7 +58,7 @@ def buffer_tradeoff(options: Options) -> Figures:
 
 
 def primetest(options: Options) -> Figures:
-    """an elastic step under a stair-case of load with a latency bound; fixed and immediate peers"""
+    """an elastic step under a staircase of load with a latency bound; fixed and immediate peers"""
     from headrace.bench.guarantees.primetest import BOUNDS_MS, STAIRS, StairLoad
     from headrace.bench.guarantees.primetest import primetest as run
 

@@ -31,7 +31,7 @@ def min_slots(layout: Layout) -> int:
 
 
 def roomy(layout: Layout, wanted: Subtasks) -> dict[int, int]:
-    """What is wanted and one more, up to the maximum; for a leg at its minimum no more, since it might want even fewer."""
+    """What is wanted and one more, up to the maximum; a leg at its minimum gets no more: it might want even fewer."""
     more = {leg.index: wanted[leg.index] + (wanted[leg.index] > leg.minimum) for leg in elastic_legs(layout)}
     return {leg.index: min(more[leg.index], leg.maximum) for leg in elastic_legs(layout)}
 

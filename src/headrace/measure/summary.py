@@ -61,7 +61,7 @@ class Summary:
             latency_ms=mean_of(_mean(part.latency_ms) for part in parts),
             service_ms=mean_of(_mean(part.service_ms) for part in parts),
             service_variation=mean_of(_variation(part.service_ms) for part in parts),
-            # The mean of rates, not of inter-arrival times as in the thesis: an idle subtask has a rate, zero, but no such time.
+            # Not the mean of inter-arrival times, as in the thesis: an idle subtask has a rate, zero, but no such time.
             interarrival_ms=1 / rate if rate else None,
             interarrival_variation=mean_of(_variation(part.interarrival_ms) for part in parts),
             queue_ms=mean_of(_mean(part.queue_ms) for part in parts),

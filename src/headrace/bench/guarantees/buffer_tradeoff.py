@@ -45,7 +45,7 @@ class BufferSetting:
         return f"{self.deadline_ms:g} ms" if self.deadline_ms is not None else f"{(self.items or 0) * ITEM_BYTES} B"
 
     def options(self, *, paced: bool) -> dict[str, Any]:
-        """As settings of a run. A buffer is looked at after each poll, so that a poll must not be larger than it."""
+        """As settings of a run. A buffer is looked at after each poll, so a poll must not be larger than a buffer."""
         if self.items is not None:
             deadline_ms = 60_000 if self.items > 1 else 0
             return {"flush": f"{deadline_ms} ms", "flush_bytes": self.items * ITEM_BYTES, "poll_rows": self.items}

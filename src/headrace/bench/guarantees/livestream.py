@@ -47,7 +47,7 @@ class VideoLoad:
 
 @dataclass(frozen=True, slots=True)
 class Viewers:
-    """The sink: records of each encoded picture its checksum."""
+    """The sink: records the checksum of each encoded picture."""
 
     recorder: Recorder
 
@@ -118,7 +118,7 @@ def livestream(load: VideoLoad, bound_ms: float, progress: Callable[[str], None]
     try:
         run_once(
             session, film, VideoLoad(load.rate, _WARM_UP_S), bound_ms, "unchained"
-        )  # else the first pays for compiling
+        )  # otherwise the first run pays for compiling
         for variant in VARIANTS:
             made = run_once(session, film, load, bound_ms, variant)
             figures |= with_prefix(variant, made) if variant else made

@@ -12,7 +12,7 @@ from headrace.model.costs import Costs
 
 _MAX_WAKE_S, _MAX_HELD_S = 0.1, 1.0
 _HELD_SHARE = 0.05
-"""Rows that are held up: rare enough to leave the median alone, frequent enough to make the p99."""
+"""Rows that are held up: rare enough to leave the median alone, frequent enough to decide the p99."""
 _ROUNDS = 8
 
 
@@ -42,7 +42,7 @@ def _solved(
     make: Callable[[float], Costs], which: int, maximum: float, predict_s: Callable[[Costs], tuple[float, float]],
     measured_s: tuple[float, float],
 ) -> Costs:  # fmt: skip
-    """The costs, of those that differ in one number from zero to ``maximum``, whose prediction is nearest."""
+    """The costs whose prediction is nearest, where one number may vary from zero to ``maximum``."""
 
     def excess_s(value: float) -> float:
         return predict_s(make(value))[which] - measured_s[which]

@@ -34,7 +34,7 @@ Values = npt.NDArray[np.float64]
 Say = Callable[[str], None]
 _WARMUP_S, _SECONDS = 2, 9
 _JIT_S = 20
-"""Until Java has compiled what carries rows; before that, rows are held up more often than ever after."""
+"""Until Java has compiled what carries rows; before that, rows are held up more often than later."""
 _NEAR_P50, _NEAR_P99 = 0.20, 0.30
 
 
@@ -58,7 +58,7 @@ CALIBRATION = AccuracySetting(1000, 20, 2, 100)
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """Takes a time per record, waiting as for a remote service: cores are few here, and the model has no part in that."""
+    """Takes a time per record, waiting as for a remote service: cores are few here, and the model knows nothing of that."""
 
     service_s: float
 

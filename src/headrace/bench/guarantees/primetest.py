@@ -1,4 +1,4 @@
-"""``bench primetest``: Nephele's elastic job under a stair-case of load, with a bound on its mean latency.
+"""``bench primetest``: Nephele's elastic job under a staircase of load, with a bound on its mean latency.
 
 The thesis's testers compute; ours take a calibrated time per number, most of it waiting as for a
 remote service, so that a machine of two cores can host a dozen of them.

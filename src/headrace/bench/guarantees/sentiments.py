@@ -82,7 +82,7 @@ def job_of(load: TweetLoad, judge: Judge, bounds: Bounds, hot: Any, moods: Any) 
 
 
 def check(load: TweetLoad, hot: Table, moods: Table) -> dict[str, int]:
-    """Moods of just the tweets that pass the filter, each once; all windows, with their counts."""
+    """Exactly the tweets that pass the filter have a mood, each once; all windows are there, with their counts."""
     made = Tweets.of(load)
     topics = made.topics(np.arange(load.total))
     passes = np.zeros(load.total, bool)
@@ -133,7 +133,7 @@ def reaction(events: Iterable[Event], step: str, load: TweetLoad, began_us: int)
 
 def kept(load: TweetLoad, bounds: Bounds, hot: Table, moods: Table) -> dict[str, float]:
     """How well each bound was kept: of a window's count from its end, of a mood from when its tweet was due."""
-    # Windows that the end of the input closes are there before their time.
+    # Windows that the end of the input closes come before they are due.
     closed = hot["end_us"] <= started_us(load, moods) + load.seconds * 1e6
     spans = {
         "hot": spans_of(hot["end_us"][closed], hot["now_us"][closed], bounds.hot_ms, _OVER_S, warmup_s=_WARMUP_S),

@@ -46,7 +46,7 @@ def crossover_us(slide_us: int, load: WindowLoad, gamma: float = GAMMA, merges: 
 def fitted_gamma(trials: Sequence[Trial]) -> float | None:
     """The γ whose decisions would have taken the shortest measured time; None if one way won all trials.
 
-    Any γ between two neighbouring indifference points decides alike, so one of each interval is tried: their
+    Any γ between two neighbouring indifference points decides the same way, so one of each interval is tried: their
     geometric mean, since γ is a ratio.
     """
     if len({trial.paned_s < trial.direct_s for trial in trials}) < 2:

@@ -34,7 +34,7 @@ _SECOND_US = 1_000_000
 _KEYS = 2_000
 _BATCH_ROWS = 4_096
 CHUNK_US = 5_000_000
-"""How often what has changed is put together for a checkpoint, as in a run that keeps up with its input."""
+"""How often changes are collected for a checkpoint, as in a run that keeps up with its input."""
 _STAMP = pa.timestamp("us", "UTC")
 _IN = pa.schema([("symbol", pa.int64()), ("price", pa.float64())])
 _OUT = pa.schema([("symbol", pa.int64()), ("window_start", _STAMP), ("window_end", _STAMP), ("mean", pa.float64())])

@@ -85,7 +85,7 @@ def hash_engines(
     with TreeWatch() as watch:
         warm()
         for workload, share in product(workloads(items), shares):
-            # Rounds, as other work on the machine would else hit one engine and spare the next.
+            # In rounds: otherwise other work on the machine could hit one engine and spare the next.
             rounds = [[measure(workload, engine, share) for engine in EVERY_ENGINE] for _ in range(_ROUNDS)]
             for same in zip(*rounds):
                 outcomes.append(sorted(same, key=lambda outcome: outcome.seconds)[_ROUNDS // 2])

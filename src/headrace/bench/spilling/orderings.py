@@ -1,4 +1,4 @@
-"""What the thesis's experiments say about who is better (SCALLA 4), each as a figure that can fail.
+"""What the thesis's experiments say about which engine is better (SCALLA 4), each as a figure that can fail.
 
 Like is compared with like: INC and DINC, which aggregate on arrival, with a sort-merge that combines; MR-hash with
 one that has no combiner, or both combine. The thesis has sort-merge slowest where keys are few

@@ -32,7 +32,7 @@ class RecordBuffers:
             self._counts = np.concatenate((self._counts, np.zeros(more, np.int64)))
 
     def crowded(self, rows: I64) -> I64:
-        """Of rows that are to get a record for each time they are named, those whose room does not suffice."""
+        """Of rows that are to get one record each time they are named, those without enough room."""
         named, incoming = np.unique(rows, return_counts=True)
         return named[self._counts[named] + incoming > self.width]
 

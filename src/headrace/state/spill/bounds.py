@@ -27,7 +27,7 @@ _STATES_PER_BYTE = 4
 
 @dataclass(frozen=True, slots=True)
 class Frequent:
-    """Only keys with at least ``least`` of at most ``max_records`` records are asked for, ``coverage`` of them."""
+    """Only keys with at least ``minimum`` of at most ``max_records`` records are asked for, ``coverage`` of them."""
 
     minimum: float
     max_records: int
