@@ -23,12 +23,16 @@ class Module:
     name: str
     tree: ast.Module
     defined: dict[str, ast.AST] = field(default_factory=dict)
+    constants: set[str] = field(default_factory=set)
     imported: dict[str, Named] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for node in self.tree.body:
             if isinstance(node, Definition):
                 self.defined[node.name] = node
+            elif isinstance(node, (ast.Assign, ast.AnnAssign)):
+                names = {part.id for part in ast.walk(node) if isinstance(part, ast.Name) and _is_set(part)}
+                self.constants |= {name for name in names if not _is_dunder(name)}
         for node in ast.walk(self.tree):
             if isinstance(node, ast.ImportFrom) and node.module:
                 self.imported |= {alias.asname or alias.name: (node.module, alias.name) for alias in node.names}
@@ -67,11 +71,11 @@ class Reached:
             self._mark(*root)
 
     def dead(self) -> list[str]:
-        """Top-level functions and classes, and methods of live classes, that nothing live refers to."""
+        """Functions, classes and constants at the top level, and methods of live classes, that nothing live refers to."""
         unused = {
             f"{module.name}.{name}"
             for module in self._modules.values()
-            for name in module.defined
+            for name in (*module.defined, *module.constants)
             if (module.name, name) not in self.live
         }
         waiting = {f"{owner}.{name}" for name, nodes in self._waiting.items() for owner, _ in nodes}
@@ -110,7 +114,7 @@ class Reached:
     def _read(self, module: Module, node: ast.AST) -> None:
         """Mark all that some code names."""
         for part in ast.walk(node):
-            if isinstance(part, ast.Name):
+            if isinstance(part, ast.Name) and not _is_set(part):
                 self._name(module, part.id)
             elif isinstance(part, ast.Attribute):
                 self._attribute(part.attr)
@@ -119,7 +123,7 @@ class Reached:
                     self._mark(f"{package}.{name}" if name else package, part.attr)
 
     def _name(self, module: Module, name: str) -> None:
-        if name in module.defined:
+        if name in module.defined or name in module.constants:
             self._mark(module.name, name)
         elif name in module.imported:
             self._mark(*module.imported[name])
@@ -135,6 +139,10 @@ def _registers(decorator: ast.expr) -> bool:
     """Whether a function becomes one of Typer's commands, which is a use of it."""
     called = decorator.func if isinstance(decorator, ast.Call) else decorator
     return isinstance(called, ast.Attribute) and called.attr in ("command", "callback")
+
+
+def _is_set(name: ast.Name) -> bool:
+    return isinstance(name.ctx, ast.Store)
 
 
 def _is_dunder(name: str) -> bool:

@@ -83,7 +83,7 @@ def test_rooms_and_files_stay_small() -> None:
 
 HOUSE = {
     "used": "def called(): ...\nclass Kept:\n    def asked(self): ...\n    def forgotten(self): ...\n",
-    "unused": "def first(): second()\ndef second(): first()\n",
+    "unused": "LIMIT = 1\ndef first(): second()\ndef second(): first()\n",
     "entry": "from house import used as u\ndef main():\n    u.called()\n    u.Kept().asked()\n",
 }
 
@@ -93,4 +93,5 @@ def test_what_only_its_own_kind_refers_to_is_dead(tmp_path: Path) -> None:
         (tmp_path / "house" / f"{name}.py").parent.mkdir(exist_ok=True)
         (tmp_path / "house" / f"{name}.py").write_text(text)
     found = Reached(modules_under(tmp_path / "house", ()), [("house.entry", "main")], ())
-    assert found.dead() == ["house.unused.first", "house.unused.second", "house.used.Kept.forgotten"]
+    unused = [f"house.unused.{name}" for name in ("LIMIT", "first", "second")]
+    assert found.dead() == [*unused, "house.used.Kept.forgotten"]

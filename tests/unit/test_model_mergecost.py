@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from thesis.hashpages import dinc_buckets, dinc_slots, inc_blind_pages
-from thesis.mergetrees import choose, merge_tree, settings_by_rule, simulated_bytes
+from thesis.mergetrees import choose, map_buffer_bytes, merge_tree, settings_by_rule, simulated_bytes
 
 from headrace.bench.spilling.sortmerge import SortMerge
 from headrace.errors import ConfigError
@@ -22,7 +22,6 @@ from headrace.model.mergecost import (
     MergeSettings,
     MergeWorkload,
     Prices,
-    map_buffer_bytes,
     merge_cost,
     written_bytes,
 )

@@ -15,9 +15,6 @@ from headrace.errors import ConfigError
 WrittenBytes = Callable[[float, float, int], float]
 """λ: runs, bytes of a run, merge factor → bytes written; in closed form unless given."""
 
-_MAP_BUFFER_SHARE = 2 / 3
-"""Of a map task's memory; the rest is metadata (section 3.3.2.1)."""
-
 
 @dataclass(frozen=True, slots=True)
 class MergeWorkload:
@@ -107,11 +104,6 @@ def merge_cost(
     requests = _requests(workload, hardware, settings, written)
     starts = workload.input_bytes / (settings.chunk_bytes * hardware.nodes)
     return MergeCost(moved, requests, (prices or Prices()).time_s(moved, requests, starts))
-
-
-def map_buffer_bytes(map_memory_bytes: float) -> float:
-    """B_m of a map task with this much memory."""
-    return map_memory_bytes * _MAP_BUFFER_SHARE
 
 
 def runs_of(workload: MergeWorkload, hardware: MergeHardware, settings: MergeSettings) -> tuple[float, float]:

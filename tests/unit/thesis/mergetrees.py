@@ -26,6 +26,9 @@ from headrace.model.mergecost import (
     written_bytes,
 )
 
+_MAP_BUFFER_SHARE = 2 / 3
+"""Of a map task's memory; the rest is metadata (section 3.3.2.1)."""
+
 
 @dataclass(frozen=True, slots=True)
 class MergeTree:
@@ -90,3 +93,8 @@ def settings_by_rule(workload: MergeWorkload, hardware: MergeHardware, reduce_sl
     _, runs = runs_of(workload, hardware, MergeSettings(1, 2, reduce_slots))
     chunk_bytes = hardware.map_buffer_bytes / workload.map_ratio
     return MergeSettings(chunk_bytes, max(2, math.ceil(runs)), reduce_slots)
+
+
+def map_buffer_bytes(map_memory_bytes: float) -> float:
+    """B_m of a map task with this much memory."""
+    return map_memory_bytes * _MAP_BUFFER_SHARE
