@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import headrace as hr
-from headrace.bench.windows.trades import Trades
+from headrace.bench.overlapping.trades import Trades
 
 TRADES = Trades(seconds=12 * 60)
 SPEED = 600

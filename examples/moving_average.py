@@ -5,7 +5,7 @@ headrace run examples/moving_average.py --mode batch
 """
 
 import headrace as hr
-from headrace.bench.windows.trades import Trades
+from headrace.bench.overlapping.trades import Trades
 
 TRADES = Trades(seconds=30)
 SPEED = 20

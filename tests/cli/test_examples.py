@@ -16,8 +16,8 @@ import pyarrow as pa
 import pytest
 
 from headrace.api.job import Job
-from headrace.bench.windows.trades import Trades, symbol_names
-from headrace.bench.windows.trades_windows import windows_of
+from headrace.bench.overlapping.trades import Trades, symbol_names
+from headrace.bench.overlapping.trades_windows import windows_of
 from headrace.cli.apps import load_module
 from headrace.config import Settings
 from headrace.driver.planning import plan_job

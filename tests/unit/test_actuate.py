@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from plants import replay
 
 import headrace as hr
 from headrace.actuate.controljob import control_job, overrides_of, topology_of
@@ -16,7 +17,6 @@ from headrace.actuate.controller import Controller, orders_of, wanted_subtasks
 from headrace.actuate.ledger import Ledger
 from headrace.actuate.ranks import Ranks
 from headrace.config import Settings
-from headrace.control.loop import replay
 from headrace.control.remembered import State
 from headrace.control.settings import SettingsChange
 from headrace.driver.planning import plan_job

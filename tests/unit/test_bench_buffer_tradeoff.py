@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from headrace.bench.bounds.buffer_tradeoff import (
+from headrace.bench.guarantees.buffer_tradeoff import (
     DEADLINES,
     ITEM_BYTES,
     PHASES,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from headrace.bench.windows.combine import as_numbers
-from headrace.bench.windows.combine_figures import CombineOutcome, crossover_s, figures_of, load_of, rule_figures
-from headrace.bench.windows.combine_time import worker_cpu_s
-from headrace.bench.windows.trades import Trades, symbol_names
+from headrace.bench.measuring.cputime import worker_cpu_s
+from headrace.bench.overlapping.combine import as_numbers
+from headrace.bench.overlapping.combine_figures import CombineOutcome, crossover_s, figures_of, load_of, rule_figures
+from headrace.bench.overlapping.trades import Trades, symbol_names
 from headrace.model.panecost import WindowLoad
 
 

@@ -12,23 +12,24 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from thesis.hashpages import inc_blind_pages
 
 import headrace as hr
-from headrace.bench.hashing import absorbing
-from headrace.bench.hashing import resident as resident_module
-from headrace.bench.hashing.absorbing import absorb_rate
-from headrace.bench.hashing.engineruns import EVERY_ENGINE, grouped, states_of
-from headrace.bench.hashing.expiring import differences as torn_or_wrong
-from headrace.bench.hashing.expiring import expiring_sessions, sessionize
-from headrace.bench.hashing.hash_engines import Workload, differences, hash_engines, measure
-from headrace.bench.hashing.larger_state import bound_for
-from headrace.bench.hashing.orderings import failed_orders, user_count
-from headrace.bench.hashing.resident import resident
-from headrace.bench.hashing.workloads import clicks, sessions_of, trigrams, vocabulary_keys, zipf_keys
+from headrace.bench.spilling import absorbing
+from headrace.bench.spilling import resident as resident_module
+from headrace.bench.spilling.absorbing import absorb_rate
+from headrace.bench.spilling.engineruns import EVERY_ENGINE, grouped, states_of
+from headrace.bench.spilling.expiring import differences as torn_or_wrong
+from headrace.bench.spilling.expiring import expiring_sessions, sessionize
+from headrace.bench.spilling.hash_engines import Workload, differences, hash_engines, measure
+from headrace.bench.spilling.larger_state import bound_for
+from headrace.bench.spilling.orderings import failed_orders, user_count
+from headrace.bench.spilling.resident import resident
+from headrace.bench.spilling.workloads import clicks, sessions_of, trigrams, vocabulary_keys, zipf_keys
 from headrace.errors import GraphError
 from headrace.graph.memory import MIN_MR_BYTES, check_memory
 from headrace.graph.nodes import ReduceNode
-from headrace.model.hashcost import inc_blind_pages, inc_buckets, inc_io_pages
+from headrace.model.hashcost import inc_buckets, inc_io_pages
 from headrace.state.index.policies import INC
 from headrace.state.spill.bounded import BoundedTable
 

@@ -9,8 +9,19 @@ import numpy as np
 import pytest
 
 from headrace.actuate.controljob import control_job
-from headrace.bench.bounds.livestream import VARIANTS, VideoLoad, chained_at_s, check, job_of
-from headrace.bench.bounds.video import FEEDS, HEIGHT, PACKET_BYTES, PERIOD, STEPS, WIDTH, Film, decode, merge, overlay
+from headrace.bench.guarantees.livestream import VARIANTS, VideoLoad, chained_at_s, check, job_of
+from headrace.bench.guarantees.video import (
+    FEEDS,
+    HEIGHT,
+    PACKET_BYTES,
+    PERIOD,
+    STEPS,
+    WIDTH,
+    Film,
+    decode,
+    merge,
+    overlay,
+)
 from headrace.config import Settings
 from headrace.control.chaining import primary_chains
 from headrace.control.constraints import edges_of

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import headrace as hr
-from headrace.bench.windows.macd import orders_failed, rerun_sums, without_due
-from headrace.bench.windows.macd_answers import (
+from headrace.bench.overlapping.macd import orders_failed, rerun_sums, without_due
+from headrace.bench.overlapping.macd_answers import (
     FAST_S,
     SLIDE_S,
     SLOW_S,
@@ -22,8 +22,8 @@ from headrace.bench.windows.macd_answers import (
     reference,
     touched_per_slide,
 )
-from headrace.bench.windows.macd_jobs import Stored, averages, of_window, rerun_job, stored
-from headrace.bench.windows.trades import START_S, SYMBOLS, Trades
+from headrace.bench.overlapping.macd_jobs import Stored, averages, of_window, rerun_job, stored
+from headrace.bench.overlapping.trades import START_S, SYMBOLS, Trades
 from headrace.testing import run_local
 
 TRADES = Trades(660)

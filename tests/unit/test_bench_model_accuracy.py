@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from headrace.bench.bounds.model_accuracy import (
+from headrace.bench.guarantees.model_accuracy import (
     CALIBRATION,
     QUICK,
     TESTED,

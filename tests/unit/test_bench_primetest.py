@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from headrace.bench.bounds import primetest
-from headrace.bench.bounds.primetest import StairLoad, check, figures_of, is_prime, job_of, numbered
+from headrace.bench.guarantees import primetest
+from headrace.bench.guarantees.primetest import StairLoad, check, figures_of, is_prime, job_of, numbered
 from headrace.bench.measuring.boundkept import spans_of
 from headrace.testing import run_local
 

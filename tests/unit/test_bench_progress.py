@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from thesis.progress import Part, Progress, largest_gap, map_progress, reduce_progress
 
-from headrace.bench.hashing.engineruns import states_of
-from headrace.bench.hashing.sortmerge import SortMerge
-from headrace.bench.hashing.workloads import zipf_keys
-from headrace.measure.progress import Part, Progress, largest_gap, map_progress, reduce_progress
+from headrace.bench.spilling.engineruns import states_of
+from headrace.bench.spilling.sortmerge import SortMerge
+from headrace.bench.spilling.workloads import zipf_keys
 
 PAIRS = pa.schema([("k", pa.int64()), ("v", pa.int64())])
 MAPS, ROWS, USERS, FREQUENT = 40, 1000, 800, 50

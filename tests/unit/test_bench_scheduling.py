@@ -9,15 +9,22 @@ import pyarrow as pa
 import pytest
 
 import headrace as hr
-from headrace.bench import scheduling
+from headrace.bench import burst_on_spark
 from headrace.bench.burst import PROFILES, RECEIVERS
-from headrace.bench.scheduling import BurstStep, ScheduleOutcome, _differences, burst_job, disagreements_of, numbered
+from headrace.bench.burst_on_spark import (
+    BurstStep,
+    ScheduleOutcome,
+    _differences,
+    burst_job,
+    disagreements_of,
+    numbered,
+)
 from headrace.testing import run_local
 
 
 @pytest.fixture(autouse=True)
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scheduling, "_SLOWER", 0.1)
+    monkeypatch.setattr(burst_on_spark, "_SLOWER", 0.1)
 
 
 @pytest.mark.parametrize("schedule", ["direct", "odf", "mem", "hybrid"])

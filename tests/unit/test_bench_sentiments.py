@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.actuate.controljob import control_job
-from headrace.bench.bounds.sentiments import Bounds, Judge, check, job_of, kept, reaction
-from headrace.bench.bounds.sentiments_tweets import (
+from headrace.bench.guarantees.sentiments import Bounds, Judge, check, job_of, kept, reaction
+from headrace.bench.guarantees.sentiments_tweets import (
     EVERY_MS,
     WINDOW_MS,
     TweetLoad,

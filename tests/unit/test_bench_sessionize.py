@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.bench.hashing.sessionize import SessionBound, SessionBuffers
+from headrace.bench.spilling.sessionize import SessionBound, SessionBuffers
 from headrace.errors import StateError
 from headrace.state.index.policies import FREQUENT, INC, ResidencyPolicy, Rule
 

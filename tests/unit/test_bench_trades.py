@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import headrace as hr
-from headrace.bench.windows.trades import (
+from headrace.bench.overlapping.trades import (
     MAX_PER_S,
     MIN_PER_S,
     SYMBOLS,

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from headrace.bench.windows.trades import START_S, Trades
-from headrace.bench.windows.trades_windows import TradeWindows, differences, windows_of
+from headrace.bench.overlapping.trades import START_S, Trades
+from headrace.bench.overlapping.trades_windows import TradeWindows, differences, windows_of
 
 
 @pytest.mark.parametrize(("size_s", "slide_s"), [(1, 1), (5, 1), (60, 1), (6, 4), (7, 5), (60, 60)])

@@ -182,8 +182,8 @@ def test_a_quantile_is_measured_on_records_and_controlled_by_the_mean() -> None:
 # latency-guarantees fact 16: what a bound leaves for batching and queues
 def test_a_bound_is_split() -> None:
     split = Spending(50.0, 10.0, 0.8)
-    assert (split.channels_ms, split.batching_ms, split.queueing_ms) == pytest.approx((40.0, 32.0, 8.0))
-    assert not Spending(10.0, 10.0, 0.8).enforceable and Spending(10.0, 12.0, 0.8).batching_ms == 0
+    assert (split.channels_ms, split.queueing_ms) == pytest.approx((40.0, 8.0))
+    assert not Spending(10.0, 10.0, 0.8).enforceable and not Spending(10.0, 12.0, 0.8).enforceable
     known = summarise([Report("w", 1.0, 0, (SubtaskReport(SubtaskId("a", 0), 1, Moments(1, 3.0)),))])
     assert budget((0, "a", 1), known, 10.0, 0.8) == Spending(10.0, 3.0, 0.8)
     assert budget((0, "a", 1, "b"), known, 10.0, 0.8) is None

@@ -32,9 +32,9 @@ VALUES = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=60)
 def test_merged_moments_equal_two_passes(values: list[float], split: int) -> None:
     mean = math.fsum(values) / len(values)
     m2 = math.fsum((v - mean) ** 2 for v in values)
-    one_by_one = reduce(add, map(Moments.one, values))
+    one_by_one = reduce(add, (Moments(1, value) for value in values))
     left, right = values[:split], values[split:]
-    in_parts = merge([reduce(add, map(Moments.one, part)) if part else None for part in (left, right)])
+    in_parts = merge([reduce(add, (Moments(1, value) for value in part)) if part else None for part in (left, right)])
     assert in_parts is not None
     for moments in (one_by_one, in_parts):
         assert moments.n == len(values)
@@ -63,11 +63,11 @@ def test_a_tenth_of_the_events_tells_the_same() -> None:
 def test_unknown_is_none_and_idle_is_zero() -> None:
     id = SubtaskId("a", 0)
     assert merge([None, None]) is None
-    assert Moments.one(0.0).variation is None
+    assert Moments(1, 0.0).variation is None
     assert SubtaskReport(id, 0).utilisation == 0.0
     assert SubtaskReport(id, 5).utilisation is None
     assert SubtaskReport(id, 5, service_ms=Moments(5, 3.0), interarrival_ms=Moments(5, 4.0)).utilisation == 0.75
-    assert ChannelReport(ChannelId(0, 0, 0), 1, 1, wait_ms=Moments.one(1.0)).latency_ms is None
+    assert ChannelReport(ChannelId(0, 0, 0), 1, 1, wait_ms=Moments(1, 1.0)).latency_ms is None
     empty = summarise([])
     assert empty.step("a").latency_ms is None and empty.step("a").peak_utilisation is None
     assert empty.edge(0).latency_ms is None

@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.plants import drive, job_of, line
+from tests.unit.plants import drive, job_of, line, replay
 
-from headrace.control.loop import replay
 from headrace.control.topology import ControlledStep
 from headrace.errors import DataError
 from headrace.measure.flows import Flow, figures_of

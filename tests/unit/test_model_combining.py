@@ -10,21 +10,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.bench.windows import panerule
+from headrace.bench.overlapping import panerule
+from headrace.bench.overlapping.gammafit import Trial, crossover_us, fitted_gamma
 from headrace.graph.windowing import FOREVER_US, TimeWindow
-from headrace.model.panecost import (
-    Trial,
-    WindowLoad,
-    costs,
-    crossover_us,
-    fitted_gamma,
-    needed_rate_per_s,
-    needed_values_per_key,
-    rows_held,
-)
+from headrace.model.panecost import PaneCosts, WindowLoad, costs, needed_values_per_key, rows_held
 from headrace.state.table.rowtable import GroupTable
 
 S = 1_000_000
+
+
+def pay(cost: PaneCosts) -> bool:
+    """Whether panes are the cheaper way."""
+    return cost.paned < cost.direct
+
+
+def needed_rate_per_s(size_us: int, slide_us: int, keys: float = 1.0, gamma: float = 1.0) -> float | None:
+    """Values per second above which panes pay; None if they never do.
+
+    >>> round(needed_rate_per_s(600_000_000, 60_000_000, gamma=1.0), 4)
+    0.0185
+    """
+    needed = needed_values_per_key(size_us, slide_us, gamma)
+    return needed * keys / (gcd(size_us, slide_us) / 1e6) if needed is not None else None
 
 
 # cmr fact 16: w=600, s=60: Combine iff t > .0185 values/s per key
@@ -32,14 +39,14 @@ def test_ten_minutes_every_minute() -> None:
     minimum = needed_rate_per_s(600 * S, 60 * S, gamma=1.0)
     assert minimum == pytest.approx(10 / 540) and round(minimum, 4) == 0.0185
     for rate, pays in ((0.0184, False), (0.0186, True)):
-        assert costs(600 * S, 60 * S, WindowLoad(rate, 1.0), gamma=1.0).panes_pay is pays
-        assert costs(600 * S, 60 * S, WindowLoad(rate * 500, 500.0), gamma=1.0).panes_pay is pays, "per key"
+        assert pay(costs(600 * S, 60 * S, WindowLoad(rate, 1.0), gamma=1.0)) is pays
+        assert pay(costs(600 * S, 60 * S, WindowLoad(rate * 500, 500.0), gamma=1.0)) is pays, "per key"
 
 
 # cmr fact 17: s ≥ w: Combine refused, whatever the load
 @given(st.integers(1, 100), st.integers(0, 100), st.floats(0.1, 1e6), st.floats(1, 1e4))
 def test_windows_that_do_not_overlap_never_share(size: int, more: int, rate: float, keys: float) -> None:
-    assert not costs(size * S, (size + more) * S, WindowLoad(rate, keys)).panes_pay
+    assert not pay(costs(size * S, (size + more) * S, WindowLoad(rate, keys)))
     assert needed_values_per_key(size * S, (size + more) * S) is None
     assert needed_rate_per_s(size * S, (size + more) * S) is None
 
@@ -62,7 +69,7 @@ def test_the_three_forms_of_the_rule_agree() -> None:
     load = WindowLoad(300.0, 80.0)
     edge = crossover_us(S, load, gamma=1.5)
     assert edge is not None
-    assert costs(edge, S, load, gamma=1.5).panes_pay and not costs(edge - S, S, load, gamma=1.5).panes_pay
+    assert pay(costs(edge, S, load, gamma=1.5)) and not pay(costs(edge - S, S, load, gamma=1.5))
     needed = needed_values_per_key(edge, S, gamma=1.5)
     rate = needed_rate_per_s(edge, S, 80.0, gamma=1.5)
     assert needed is not None and needed < 300 / 80 and rate == pytest.approx(needed * 80)
@@ -90,7 +97,7 @@ def test_the_papers_crossover_gives_its_gamma(rate: float, keys: float, gamma: f
     assert fitted == pytest.approx(gamma, abs=0.03)
     assert crossover_us(S, load, fitted) == 15 * S
     for trial in trials:
-        assert costs(trial.size_us, S, load, fitted).panes_pay is (trial.paned_s < trial.direct_s)
+        assert pay(costs(trial.size_us, S, load, fitted)) is (trial.paned_s < trial.direct_s)
 
 
 class RowsTouched:
@@ -126,16 +133,16 @@ def test_a_fitted_gamma_predicts_the_measured_winner(monkeypatch: pytest.MonkeyP
     winners = [trial.paned_s < trial.direct_s for trial in trials]
     assert winners == [False, False, True, True]
     gamma = fitted_gamma(trials)
-    assert gamma is not None and [costs(t.size_us, S, t.load, gamma).panes_pay for t in trials] == winners
+    assert gamma is not None and [pay(costs(t.size_us, S, t.load, gamma)) for t in trials] == winners
 
 
 def test_many_panes_are_worth_a_few() -> None:
     """By suffix and prefix: windows of eight panes or more pay from fewer values per key, the more the longer."""
     load = WindowLoad(1.0, 1.0)
-    assert not costs(7 * S, S, load, 1.8, merges=4.0).panes_pay
+    assert not pay(costs(7 * S, S, load, 1.8, merges=4.0))
     assert crossover_us(S, load, 1.8, merges=4.0) == 9 * S and crossover_us(S, load, 1.8) is None
     for size in range(9, 100):
-        assert costs(size * S, S, load, 1.8, merges=4.0).panes_pay
+        assert pay(costs(size * S, S, load, 1.8, merges=4.0))
         needed = needed_values_per_key(size * S, S, 1.8, merges=4.0)
         assert needed is not None and needed == pytest.approx(1.8 * 4 / (size - 1))
 

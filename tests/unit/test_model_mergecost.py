@@ -11,21 +11,20 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from thesis.hashpages import dinc_buckets, dinc_slots, inc_blind_pages
+from thesis.mergetrees import choose, map_buffer_bytes, merge_tree, settings_by_rule, simulated_bytes
 
-from headrace.bench.hashing.sortmerge import SortMerge
+from headrace.bench.spilling.sortmerge import SortMerge
 from headrace.errors import ConfigError
-from headrace.model.hashcost import Buckets, dinc_buckets, dinc_slots, inc_blind_pages, inc_buckets, inc_io_pages
+from headrace.model.hashcost import Buckets, inc_buckets, inc_io_pages
 from headrace.model.mergecost import (
     MergeHardware,
     MergeSettings,
     MergeWorkload,
     Prices,
-    choose,
-    map_buffer_bytes,
     merge_cost,
-    settings_by_rule,
+    written_bytes,
 )
-from headrace.model.mergetree import merge_tree, simulated_bytes, written_bytes
 
 MB, GB = 1e6, 1e9
 THESIS = MergeWorkload(97 * GB), MergeHardware(10, 140 * MB, 260 * MB)

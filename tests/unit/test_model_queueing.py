@@ -9,26 +9,20 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from thesis.waits import QueueMoments, fitted_error, fitted_wait_s, kingman_wait_s, lindley_waits_s, wait_bounds
 
 from headrace.errors import UnstableError
-from headrace.model.queueing import (
-    QueueMoments,
-    Seconds,
-    daley_wait_s,
-    expected_wait_s,
-    fitted_error,
-    fitted_wait_s,
-    kingman_wait_s,
-    lindley_waits_s,
-    merged_cv2,
-    wait_bounds,
-)
+from headrace.model.queueing import Seconds, Spread, daley_wait_s, expected_wait_s, merged_cv2
 
 CUSTOMERS = 200_000
 
 
 def times(rng: np.random.Generator, mean_s: float, cv2: float, n: int) -> Seconds:
     return rng.gamma(1 / cv2, mean_s * cv2, n) if cv2 else np.full(n, mean_s)
+
+
+def served(mean_s: float, cv2: float) -> Spread:
+    return Spread(mean_s, cv2 * mean_s**2)
 
 
 def sampling_error(values: Seconds) -> float:
@@ -46,7 +40,7 @@ def test_bounds_are_never_below_a_simulated_queue(arrivals_cv2: float, service_c
     bounds = wait_bounds(QueueMoments.gamma(1.0, arrivals_cv2), QueueMoments.gamma(busy, service_cv2))
     assert bounds.mean_s >= np.mean(waits) - sampling_error(waits)
     assert bounds.second_s2 >= np.mean(waits**2) - sampling_error(waits**2)
-    daley_s = daley_wait_s(arrivals_cv2, QueueMoments.gamma(busy, service_cv2), busy)
+    daley_s = daley_wait_s(arrivals_cv2, served(busy, service_cv2), busy)
     assert np.mean(waits) - sampling_error(waits) <= daley_s <= bounds.mean_s + 1e-12
 
 
@@ -106,13 +100,13 @@ def test_the_estimate_is_right_for_regular_arrivals() -> None:
     rng = np.random.default_rng(1)
     waits = lindley_waits_s(times(rng, 2.0, 0.25, CUSTOMERS), times(rng, 1.0, 0.25, CUSTOMERS))
     assert kingman_wait_s(QueueMoments.gamma(2.0, 0.25), QueueMoments.gamma(1.0, 0.25)) == pytest.approx(0.25)
-    assert expected_wait_s(0.25, QueueMoments.gamma(1.0, 0.25), 0.5) == pytest.approx(np.mean(waits), abs=0.02)
+    assert expected_wait_s(0.25, served(1.0, 0.25), 0.5) == pytest.approx(np.mean(waits), abs=0.02)
     assert np.mean(waits) == pytest.approx(0.13, abs=0.01)
 
 
 def test_limits_of_the_estimate() -> None:
-    assert expected_wait_s(0.0, QueueMoments.fixed(1.0), 0.9) == 0.0
-    assert expected_wait_s(1.0, QueueMoments.fixed(1.0), 1.0) == daley_wait_s(1.0, QueueMoments.fixed(1.0), 1.0) == inf
+    assert expected_wait_s(0.0, served(1.0, 0.0), 0.9) == 0.0
+    assert expected_wait_s(1.0, served(1.0, 0.0), 1.0) == daley_wait_s(1.0, served(1.0, 0.0), 1.0) == inf
 
 
 def test_merging_senders() -> None:

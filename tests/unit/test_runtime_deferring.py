@@ -25,6 +25,7 @@ from headrace.runtime.batch import Batch
 from headrace.runtime.build import build_reduce
 from headrace.runtime.operators.usercode import Guard
 from headrace.runtime.reduce.keyedreduce import KeyedReduce
+from headrace.runtime.reduce.overflow import Overflow
 from headrace.runtime.reduce.reduce import Place
 from headrace.state.durable.changes import digest_of, merge_chain
 from headrace.testing import LocalRun, run_local
@@ -36,6 +37,11 @@ LISTS = {"vs": hr.collect_list("v")}
 NO_COMBINE = {"u": hr.reducer(init=list, update=lambda s, r: [*s, r["v"]], finalize=lambda s: str(s))}
 WINDOWS: dict[str, Any] = {"running": None, "count": CountWindow(3), "session": SessionWindow(100)}
 ENGINES = ["auto", "inc", "dinc", "dinc-space-saving", "dinc-marker"]
+
+
+def levels(overflow: Overflow | None) -> int:
+    """How many tables are in use now, one below the other."""
+    return 0 if overflow is None else 1 + levels(overflow._below)
 
 
 class Out:
@@ -55,7 +61,7 @@ class Out:
         self.times += batch.times.tolist()
         if self._operator.deferring is not None:
             self.peak_bytes = max(self.peak_bytes, self._operator.deferring.nbytes)
-            self.deepest = max(self.deepest, self._operator.deferring.levels)
+            self.deepest = max(self.deepest, levels(self._operator.deferring))
 
     def watermark(self, port: int, watermark_us: int) -> None:
         self.watermark_us = max(self.watermark_us, watermark_us)

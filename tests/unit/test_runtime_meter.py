@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from workflows import out
 
 import headrace as hr
-from headrace.bench.metering import metering_costs
+from headrace.bench.metering_cost import metering_costs
 from headrace.graph.stages import Edge
 from headrace.measure.flows import Flow
 from headrace.measure.moments import Moments, merge

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from shedding_reference import InOrder, largest_schedulable, window_deadline_us
+from thesis.schedulable import InOrder, largest_schedulable
 
 from headrace.errors import DataError
 from headrace.runtime.shedding.deadlinenodes import Node
@@ -261,7 +261,6 @@ def test_windows_weigh_records_by_their_share() -> None:
     shedder = CostAware()
     shedder.release([small, large], 0)
     assert shedder.kept() == [small]
-    assert window_deadline_us(1_000_000, 200_000, 1500) == 1_200_000 - 2
 
 
 def test_records_of_a_batch_become_few_items() -> None:

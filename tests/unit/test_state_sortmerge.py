@@ -12,10 +12,10 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from thesis.mergetrees import merge_tree
 
-from headrace.bench.hashing.sortmerge import SortMerge
+from headrace.bench.spilling.sortmerge import SortMerge
 from headrace.errors import ConfigError, SchemaError
-from headrace.model.mergetree import merge_tree
 
 _TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
 

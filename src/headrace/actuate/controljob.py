@@ -18,12 +18,12 @@ from headrace.units import Duration, duration_s
 
 _BATCHING_SHARE = 0.6
 """The prototype has 0.8. A step serves a whole buffer at once here, so its latency grows with the buffer's deadline;
-with 0.8 the mean of a busy path comes to lie at the bound itself, and every second one above it."""
+with 0.8 the mean of a busy path would lie at the bound itself, and above it half of the time."""
 _FIT_LIMITS = 0.8, 2.0
 """The prototype clamps to 1.2 above; a backlog that drains makes waits look longer than any load would."""
 
 _QUIET_CYCLES = 2
-"""The thesis adjusts every 5 s; of one second a share of a tenth is buffers of the parallelism before."""
+"""The thesis adjusts every 5 s; after one second, a tenth of what was measured is still of the parallelism before."""
 
 
 def topology_of(plan: JobPlan) -> Topology:
@@ -66,7 +66,7 @@ def control_job(plan: JobPlan, *, observe_only: bool = False, overrides: Overrid
 
 
 def _patience_cycles(settings: Settings) -> int:
-    """Executors that have to come first take their time, and then wait for the border of an epoch."""
+    """Executors that are asked for take their time to come, and then wait for an epoch to end."""
     usual = ControlPolicy().patience_cycles
     if settings.executors is None:
         return usual
@@ -85,14 +85,14 @@ def constraint_of(bound: Constraint, topology: Topology) -> PathConstraint:
 def overrides_of(
     plan: JobPlan, deadlines: Mapping[str, Duration], parallelism: Mapping[str, int], chained: Mapping[str, bool]
 ) -> Overrides:
-    """What a user writes as the controller's pins; ConfigError for names and numbers that cannot be."""
+    """What a user writes as the controller's pins; ConfigError for unknown names and impossible numbers."""
     limits = {step.name: step for step in topology_of(plan).steps}
     for name, n in parallelism.items():
         step = limits.get(name)
         if step is None or not step.minimum <= n <= step.maximum:
             known = ", ".join(f"{s.name} {s.minimum} to {s.maximum}" for s in limits.values() if s.elastic)
             raise ConfigError(
-                f"parallelism {name}={n}: elastic steps are {known or 'none; give one parallelism=(least, start, most)'}"
+                f"parallelism {name}={n}: elastic steps are {known or 'none; give one parallelism=(min, start, max)'}"
             )
     scaled = {member: n for name, n in parallelism.items() for member in topology_of(plan).scaled_with(name)}
     return Overrides(

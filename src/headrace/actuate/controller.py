@@ -73,7 +73,7 @@ class Controller:
         self._order(Ranks.of(self.plan, Orders(), ()))
 
     def laid_out(self, plan: JobPlan, ranks: Ranks) -> None:
-        """The job goes on with other subtasks: what they did not allow for may be in force now."""
+        """The job goes on with other subtasks: settings that the former ones could not follow may be in force now."""
         self.plan = plan
         self._order(ranks)
 
@@ -126,7 +126,7 @@ class Controller:
 def orders_of(settings: ControlSettings, ranks: Ranks, sized: Mapping[int, int] | None = None) -> Orders:
     """Settings per channel as orders per sender: an edge has one buffer for all its receivers, so the lowest wins.
 
-    ``sized`` edges are cut by size, at first by the one given; no record waits longer than a second for that.
+    ``sized`` edges are flushed by size, at first by the one given; no record waits longer than a second for that.
     """
     layout = ranks.plan.layout
     active = {at: min(n, layout.stages[at].subtasks) for at, n in wanted_subtasks(settings, layout).items()}
@@ -140,7 +140,7 @@ def orders_of(settings: ControlSettings, ranks: Ranks, sized: Mapping[int, int] 
 
 
 def wanted_subtasks(settings: ControlSettings, layout: Layout) -> dict[int, int]:
-    """Per elastic leg: how many subtasks the settings ask for, be they there or not."""
+    """Per elastic leg: how many subtasks the settings ask for, whether or not they are there."""
     return {leg.index: settings.parallelism[leg.steps[0]] for leg in elastic_legs(layout)}
 
 

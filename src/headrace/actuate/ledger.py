@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Ledger:
-    """Adds up what is there over time; what was there at one count is there until the next."""
+    """Adds up seconds: what is there at one count is taken to be there until the next."""
 
     seconds: dict[str, float] = field(default_factory=dict)
     _at_s: float | None = None

@@ -1,4 +1,4 @@
-"""Which subtasks of a stage have work: the controller numbers those, and knows of no others.
+"""Which subtasks of a stage have work: the controller numbers those, and sees no others.
 
 A stage holds as many subtasks as may be needed before the next restart. Of a stateless stage the first few are
 active; of a keyed one those that own slices, which may be any.

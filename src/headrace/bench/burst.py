@@ -1,6 +1,6 @@
-"""The burst of C-MR's Figure 1, simulated: four generic nodes, one workflow, a policy, memory that runs out.
+"""The burst of C-MR's Figure 1, simulated: four interchangeable nodes, one workflow, one policy, memory that runs out.
 
-Deterministic, over the policies that subtasks use. Figure 1 is not printed with its figures; the workflow is ours
+Deterministic, over the policies that subtasks use. The paper does not give the numbers behind Figure 1; the workflow is ours
 (In → A → B → {C → out, D → E → out}), with operators of different selectivity, value size and cost.
 """
 

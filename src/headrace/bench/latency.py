@@ -59,8 +59,8 @@ def latency(rate: int, seconds: int, warmup_s: int, stock_seconds: int, **settin
 def keyed_count(rate: int, seconds: int, warmup_s: int, **settings: Any) -> dict[str, Any]:
     """Running count per key by the vectorised reduce; each result stands for the items new in it.
 
-    A result carries the count and the sum of due times, so the difference to the key's result
-    before gives the number of items and their mean due time: exact where a buffer holds one item of
+    A result carries the count and the sum of due times, so the difference from the key's previous
+    result gives the number of items and their mean due time: exact where a buffer holds one item of
     the key, which is most of them, and the mean of those in one buffer otherwise.
     """
     make, total = Numbered(_KEYS), rate * seconds

@@ -1,4 +1,4 @@
-"""``bench recovery``: kill -9 of the driver and of Python workers at random moments; exact answers after."""
+"""``bench recovery``: kill -9 of the driver and of Python workers at random moments; exact answers afterwards."""
 
 from __future__ import annotations
 

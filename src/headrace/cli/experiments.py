@@ -52,15 +52,15 @@ def throughput(options: Options) -> Figures:
 
 def buffer_tradeoff(options: Options) -> Figures:
     """latency at three rates and saturated throughput by deadline and by size of buffers"""
-    from headrace.bench.bounds.buffer_tradeoff import buffer_tradeoff as run
+    from headrace.bench.guarantees.buffer_tradeoff import buffer_tradeoff as run
 
     return run(_tell)
 
 
 def primetest(options: Options) -> Figures:
-    """an elastic step under a stair-case of load with a latency bound; fixed and immediate peers"""
-    from headrace.bench.bounds.primetest import BOUNDS_MS, STAIRS, StairLoad
-    from headrace.bench.bounds.primetest import primetest as run
+    """an elastic step under a staircase of load with a latency bound; fixed and immediate peers"""
+    from headrace.bench.guarantees.primetest import BOUNDS_MS, STAIRS, StairLoad
+    from headrace.bench.guarantees.primetest import primetest as run
 
     asked_ms = 50.0 if options.bound_ms is None else options.bound_ms
     load = StairLoad(options.rate or 300, (options.seconds or 270) / len(STAIRS))
@@ -69,17 +69,17 @@ def primetest(options: Options) -> Figures:
 
 def livestream(options: Options) -> Figures:
     """video decoded, merged, overlaid and encoded: unchained, with chains made by control, chained from the start"""
-    from headrace.bench.bounds.livestream import VideoLoad
-    from headrace.bench.bounds.livestream import livestream as run
+    from headrace.bench.guarantees.livestream import VideoLoad
+    from headrace.bench.guarantees.livestream import livestream as run
 
     return run(VideoLoad(options.rate or 50, options.seconds or 30), options.bound_ms or 50.0, _tell)
 
 
 def sentiments(options: Options) -> Figures:
     """hot topics and the mood of tweets under a step and a burst of load, with a bound on each"""
-    from headrace.bench.bounds.sentiments import Bounds
-    from headrace.bench.bounds.sentiments import sentiments as run
-    from headrace.bench.bounds.sentiments_tweets import TweetLoad
+    from headrace.bench.guarantees.sentiments import Bounds
+    from headrace.bench.guarantees.sentiments import sentiments as run
+    from headrace.bench.guarantees.sentiments_tweets import TweetLoad
 
     bounds = Bounds() if options.bound_ms is None else Bounds(sentiment_ms=options.bound_ms)
     return run(TweetLoad(options.rate or 200), bounds, **options.settings)
@@ -87,42 +87,42 @@ def sentiments(options: Options) -> Figures:
 
 def hash_engines(options: Options) -> Figures:
     """hash engines and sort-merge by skew, order of keys and memory; sessions; stock Spark on the same files"""
-    from headrace.bench.hashing.hash_engines import hash_engines as run
+    from headrace.bench.spilling.hash_engines import hash_engines as run
 
     return run(options.items, _tell, stock=options.stock)
 
 
 def combining(options: Options) -> Figures:
     """sliding windows from panes or one by one, by size and values per key; the constant of the rule"""
-    from headrace.bench.windows.panerule import combining as run
+    from headrace.bench.overlapping.panerule import combining as run
 
     return run(options.items, _tell)
 
 
 def combine(options: Options) -> Figures:
     """moving averages of trades by window size, with panes, without, and by stock Spark"""
-    from headrace.bench.windows.combine import combine as run
+    from headrace.bench.overlapping.combine import combine as run
 
     return run(_tell, stock=options.stock, seconds=options.seconds or 20, **options.settings)
 
 
 def macd(options: Options) -> Figures:
     """two moving averages over shared panes, unshared, by re-run batch jobs and by stock Spark"""
-    from headrace.bench.windows.macd import macd as run
+    from headrace.bench.overlapping.macd import macd as run
 
     return run(_tell, stock=options.stock, seconds=options.seconds or 720, **options.settings)
 
 
 def scheduling(options: Options) -> Figures:
     """a burst beyond the memory budget under each schedule: latency, memory, how long reading stopped"""
-    from headrace.bench.scheduling import scheduling as run
+    from headrace.bench.burst_on_spark import scheduling as run
 
     return run(_tell, **options.settings)
 
 
 def model_accuracy(options: Options) -> Figures:
     """predicted against measured latency over rates, deadlines, subtasks and service times"""
-    from headrace.bench.bounds.model_accuracy import model_accuracy as run
+    from headrace.bench.guarantees.model_accuracy import model_accuracy as run
 
     return run(_tell, quick=options.quick)
 

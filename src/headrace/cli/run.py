@@ -45,7 +45,7 @@ def run(
     ] = None,
     parallelism: options.Parallelism = None,
     executors: Annotated[
-        str | None, typer.Option(help="Executors of a cluster, fewest to most, as constraints need them: '1:4'.")
+        str | None, typer.Option(help="Executors of a cluster, minimum to maximum, as constraints need them: '1:4'.")
     ] = None,
     strict: options.Strict = False,
     json: options.Json = False,
@@ -110,7 +110,7 @@ def checked_limits(text: str) -> tuple[int, int] | None:
     try:
         return executor_limits([int(part) for part in text.split(":")])
     except (ValueError, ConfigError):
-        raise typer.BadParameter(f"--executors {text}: give the fewest and the most, such as 1:4") from None
+        raise typer.BadParameter(f"--executors {text}: give the minimum and the maximum, such as 1:4") from None
 
 
 def violations(handle: Run) -> int | None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from headrace.spark.handle import Run
 
 _NOT_SHOWN = frozenset({"failed", "batch", "resize", "hold", "outcome"})
-"""A failure is told by itself; the others come every second. The last of them are in ``handle.decisions()``."""
+"""A failure is told separately; the others come every second. The last of them are in ``handle.decisions()``."""
 _LOOK_S = 0.25
 _NOW_S = 5.0
 """What rates and latencies "now" are taken over: short enough to follow a burst, five reports long."""
@@ -116,7 +116,7 @@ class Watch:
 
 
 def follow(watch: Watch, wish: StopWish, show: Callable[[list[str]], None]) -> None:
-    """Stay with a run until its end, or until a stop is wished for; raises what the run failed with."""
+    """Stay with a run until its end, or until a stop is asked for; raises what the run failed with."""
     handle, stopping = watch.handle, False
     while not handle.wait(_LOOK_S):
         show(watch.look())

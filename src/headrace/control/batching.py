@@ -3,7 +3,7 @@
 Each constrained channel gets an equal part of what its bound leaves after the steps before and
 behind it. Departures: a chained edge has no buffer and takes no part; an undefined latency at
 either end of a sequence reads as zero, where the printed pseudo-code leaves it unset; a subtask
-without a measurement of its own counts as the mean of its step; and batching yields to queues that
+without a measurement of its own is taken to be like the mean of its step; and batching yields to queues that
 take more than their share.
 """
 
@@ -58,8 +58,8 @@ def targets_ms(
 def yielding_share(share: float, channels_ms: float, crowding_ms: float | None) -> float:
     """The share of channel time for batching: what transfer and queues leave of it, at most ``share``.
 
-    Ours. Batches arrive at once, so batching itself makes items queue; with a fixed share a bound can
-    be missed by that for ever. At least half of the share is kept: when queues are long because a step
+    Ours. Batches arrive at once, so batching itself makes items queue; with a fixed share this alone
+    could break a bound for ever. At least half of the share is kept: when queues are long because a step
     is busy, smaller batches would only make it busier.
 
     >>> [round(yielding_share(0.8, 100.0, crowding_ms), 2) for crowding_ms in (15.0, 25.0, 1e9)]
@@ -93,7 +93,7 @@ def next_deadline_ms(current_ms: float, target_ms: float, wait_ms: float) -> flo
     The thesis expects two intervals until the wait is on target; that holds for sparse channels. On a
     busy one an item waits half the deadline, so the error halves each time: five intervals to 5 %.
     The upper limit is for channels whose buffers fill before the deadline: without it their
-    deadlines would grow for ever and hit hard when the load falls.
+    deadlines would grow for ever, and make items wait long once the load falls.
 
     >>> next_deadline_ms(0.0, 16.0, 0.0)
     16.0

@@ -1,7 +1,7 @@
-"""Adaptive buffer sizing: the older, size-based way to cut (HPDC'12).
+"""Adaptive buffer sizing: the older, size-based way to flush (HPDC'12).
 
 Throughput first: buffers begin large and change only while a bound is violated. Departures: one step
-shrinks at most tenfold, since a sparse channel otherwise falls to the least size at once and takes
+shrinks at most tenfold, since a sparse channel otherwise falls to the minimum size at once and takes
 minutes to grow back; and a size that has been found too large is not grown into again.
 """
 
@@ -32,7 +32,7 @@ def next_size_bytes(
 ) -> int:  # fmt: skip
     """The size for the next interval.
 
-    ``lifetime_ms`` is the mean from a buffer's first item to its cut; an item waits half of it. The
+    ``lifetime_ms`` is the mean from a buffer's first item to its flush; an item waits half of it. The
     exponent's unit is milliseconds. ``sender_latency_ms`` is None for the first channel of a path,
     whose sender has no latency: it counts as zero.
 

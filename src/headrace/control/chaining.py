@@ -2,7 +2,7 @@
 
 Departures: if the whole series fits one core it is chained, where the thesis asks for a lower
 variance of utilisations, which equal utilisations never have; and an edge the user pinned apart
-(HPDC'12) is a border of every chain.
+(HPDC'12) ends every chain.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def chainable(edge: StepEdge, topology: Topology) -> bool:
     """Whether the two steps of an edge may ever share a thread.
 
     The sender has no other output and the receiver no other input (the first of a chain may have many
-    inputs, the last many outputs), both run equally often, paired, on the same workers.
+    inputs, the last many outputs), and both have equally many subtasks, paired, on the same workers.
     """
     sender, receiver = topology.by_name[edge.source], topology.by_name[edge.target]
     return (
@@ -58,9 +58,9 @@ def primary_chains(path: Path, topology: Topology, *, apart: AbstractSet[int] = 
 
 
 def partition(chain: Chain, utilisations: Sequence[float], *, ceiling: float = CEILING) -> tuple[Chain, ...]:
-    """Cut a chainable series into the fewest chains of which none exceeds the ceiling.
+    """Split a chainable series into the fewest chains of which none exceeds the ceiling.
 
-    The first acceptable cut, not the best: fewest chains first, then split points in order. The
+    The first acceptable split, not the best: fewest chains first, then split points in order. The
     thesis counts n 2^(n-1) - n steps; series in real jobs are short.
 
     >>> partition(("a", "b", "c", "d"), (0.5, 0.2, 0.5, 0.2))

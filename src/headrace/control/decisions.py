@@ -15,15 +15,15 @@ Verdict = Literal["effective", "ineffective", "unknown"]
 _MIN_GAIN = 0.1
 """Share of the expected change below which a decision was ineffective, as in Flink's autoscaler."""
 _NEAR = 0.1
-"""Distance from the expected value, as a share of it, that measurements differ by anyway."""
+"""How far measurements scatter anyway, as a share of the expected value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """That a measured quantity goes from one value to another until the given cycle.
+    """That a measured quantity goes from one value to another by the given cycle.
 
     ``quantity`` and ``element`` name what the loop can look up again: a step's ``utilisation``, or an
-    edge's ``wait_ms``. ``executors`` are counted when a restart with others is over.
+    edge's ``wait_ms``. ``executors`` are counted after the restart that changes their number.
     """
 
     quantity: Literal["utilisation", "wait_ms", "executors"]
@@ -48,7 +48,7 @@ class Decision:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What makes two decisions say the same."""
+        """Equal for two decisions that say the same."""
         return self.action, self.subject, self.reason
 
     def sentence(self) -> str:

@@ -24,12 +24,12 @@ from headrace.control.view import View
 _FALLBACK_MS = 2.0
 """Queue time per elastic step where the rest of the path uses up the bound, as in the prototype.
 
-The thesis would take every step to its most, although no number of subtasks can keep such a bound.
+The thesis would take every step to its maximum, although no number of subtasks can keep such a bound.
 """
 
 
 def propose_scaling(view: View, rest: Rest) -> Iterator[Proposal]:
-    """The next step towards the least parallelism that keeps all bounds."""
+    """The next step towards the minimum parallelism that keeps all bounds."""
     if rest.rising:
         yield hold(view, "scaling", "the last scale-up is not complete")
         return
@@ -62,7 +62,7 @@ def _wish(view: View, standing: Standing, path: Path) -> Wish | Proposal:
     stations, bound_ms = view.stations(path), standing.mean_bound_ms
     split = None if bound_ms is None else budget(path, view.pooled, bound_ms, view.job.policy.batching_share)
     if stations is None or split is None:
-        return hold(view, subject, "service times, gaps or waits are not known for all its steps")
+        return hold(view, subject, "service times, inter-arrival times or waits are not known for all its steps")
     elastic = tuple(station for station in stations if station.minimum < station.maximum)
     rigid_ms = sum(station.wait_ms(station.parallelism) for station in stations if station.minimum == station.maximum)
     left_ms = split.queueing_ms - rigid_ms
@@ -77,7 +77,7 @@ def _unattainable(view: View, standing: Standing, wish: Wish) -> Iterator[Propos
     if not wish.enforceable:
         reason = "its steps, and queues that cannot be scaled, use up the bound; raise it, or make them faster"
     elif standing.met is False and not bottlenecks(wish.stations) and best_ms > wish.queueing_ms:
-        reason = "even at their most parallel its steps wait too long; raise the bound or the limits"
+        reason = "even with as many subtasks as they may have, its steps wait too long; raise the bound or the limits"
     else:
         return
     yield hold(view, wish.constraint, reason, "give up", **evidence)

@@ -1,8 +1,8 @@
-"""How many executors the wanted subtasks need: more at once, fewer after a calm time and only if it pays.
+"""How many executors the wanted subtasks need: more at once, fewer after a calm time and only where that pays.
 
 In the thesis (section on elastic scaling) the scheduler acquires workers and frees empty ones. Here a subtask
-holds a task slot for a whole epoch and all slots must be there before one begins, so executors change at a
-border, with a restart. We depart accordingly: a restart is a gap, and has to earn more than it costs.
+holds a task slot for a whole epoch and all slots must be there before one begins, so executors change
+between two epochs, with a restart. We depart accordingly: a restart is a pause, and has to save more than it costs.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ PATIENCE_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class ExecutorPolicy:
-    """``least`` to ``most`` executors of ``cores`` task slots each.
+    """``minimum`` to ``maximum`` executors of ``cores`` task slots each.
 
     Fewer must have sufficed for ``calm_cycles`` in a row before any is released. A release must save, over
-    ``horizon_s``, more than the gap costs: its length times all executors times ``gap_weight``, since a second in
-    which every record waits is worth more than a second of an executor. After executors have come it rests
+    ``horizon_s``, more than the restart costs: its length times all executors times ``gap_weight``, since a second in
+    which every record waits is worth more than a second of an executor. After executors have come, no decision is taken
     for ``rest_cycles``.
     """
 
@@ -42,7 +42,7 @@ class ExecutorPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """Task slots that the job takes: as ``wanted``, with head-room, and with every step at its ``least``.
+    """Task slots that the job takes: as ``wanted``, with head-room, and with every step at its ``minimum``.
 
     ``lacking``: some step wants more subtasks than it has, and a restart could give it some.
     """
@@ -65,7 +65,7 @@ class Sight:
 
 @dataclass(frozen=True, slots=True)
 class Calm:
-    """What is remembered: ``cycles`` in a row in which fewer would have sufficed, the most that any of them
+    """What is remembered: ``cycles`` in a row in which fewer would have sufficed, the maximum that any of them
     needed, cycles left to rest, and whether a release that does not pay was mentioned already.
     """
 

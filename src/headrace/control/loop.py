@@ -52,15 +52,6 @@ def decide(job: ControlledJob, state: State, seen: Observation) -> Cycle:
     return Cycle(after, decisions, outcomes, view.standings)
 
 
-def replay(job: ControlledJob, trace: Iterable[Observation]) -> Iterator[Cycle]:
-    """The decisions that a recorded trace leads to."""
-    state = State.of(job)
-    for seen in trace:
-        cycle = decide(job, state, seen)
-        state = cycle.state
-        yield cycle
-
-
 def look(job: ControlledJob, state: State, recent: Recent, seen: Observation) -> View:
     """All that is known now, with the parallelism that is there, not the one that was asked for."""
     topology = job.topology.scaled(seen.parallelism)
@@ -73,7 +64,7 @@ def look(job: ControlledJob, state: State, recent: Recent, seen: Observation) ->
 
 
 def _clean_s(job: ControlledJob, state: State, seen: Observation) -> float:
-    """Since when all that was measured is of the shape of now: its first interval counts until there is another."""
+    """Since when all measurements are of the present shape; its first interval counts until there is another."""
     interval_s = job.policy.interval_s
     return state.shaped_s + interval_s if seen.at_s - state.shaped_s > 1.5 * interval_s else state.shaped_s
 

@@ -149,8 +149,8 @@ def _sizes_proposal(view: View, standing: Standing, sizes: dict[ChannelId, int])
 def propose_chains(view: View) -> Iterator[Proposal]:
     """Dynamic task chaining: fewer chains where they fit, more where one got too busy.
 
-    Ours: chains stay until one is too busy or a cut into fewer fits; else noise in the measured
-    utilisations would move the cuts to and fro.
+    Ours: chains stay until one is too busy or a split into fewer fits; otherwise noise in the measured
+    utilisations would move the split points to and fro.
     """
     pinned = frozenset(edge for edge, chained in view.job.overrides.chained.items() if not chained)
     paths = [path for standing in view.standings for path in standing.constraint.paths]

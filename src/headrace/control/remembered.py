@@ -14,7 +14,7 @@ from headrace.measure.report import ChannelId
 from headrace.measure.trace import Observation
 
 FRESH_INTERVALS = 2.5
-"""A report that is one interval late still says how things are; one that is two late does not."""
+"""A report that is one interval late still describes the present; one that is two late does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class State:
         constrained = sorted({edge for constraint in job.constraints for edge in constraint.edges})
         deadlines = {c: first_ms for edge in constrained if first_ms for c in largest.channels(edge)}
         deadlines |= {c: ms for edge, ms in job.overrides.deadlines_ms.items() for c in largest.channels(edge)}
-        rest = Rest(cycles=job.policy.rest_cycles + 1)  # what is measured while a job starts says little
+        rest = Rest(cycles=job.policy.rest_cycles + 1)  # measurements of a job's start say little
         return State(Recent(span_s), ControlSettings(0, deadlines, {}, parallelism, chained), rest=rest)
 
     def seeing(self, seen: Observation, job: ControlledJob) -> State:

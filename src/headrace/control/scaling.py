@@ -1,7 +1,7 @@
-"""Elastic scaling: the least parallelism whose predicted wait fits (thesis, Algorithms 7-8).
+"""Elastic scaling: the minimum parallelism whose predicted wait fits (thesis, Algorithms 7-8).
 
-Pure planning: when a plan may be carried out is the loop's business. Reactive by nature: a step in
-the load violates the bound until it has been answered.
+Pure planning: when a plan may be carried out is the loop's business. Reactive by nature: a jump in
+the load violates the bound until scaling has answered it.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ def resolve(station: Station) -> int:
 
 
 def rebalance(stations: Sequence[Station], queueing_ms: float, floors: Sequence[int]) -> tuple[int, ...]:
-    """The least total parallelism with ``Σ W_i(p_i) ≤ queueing_ms`` (Algorithm 7).
+    """The minimum total parallelism with ``Σ W_i(p_i) ≤ queueing_ms`` (Algorithm 7).
 
-    Where even all at their most do not suffice, all at their most. Greedy by the largest gain, which
+    Where even the maximum of all does not suffice, the maximum of all. Greedy by the largest gain, which
     is optimal as each wait is convex in its parallelism; among equal gains the first station.
     """
     maximum = tuple(station.maximum for station in stations)

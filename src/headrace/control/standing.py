@@ -90,10 +90,6 @@ class Spending:
         return self.bound_ms - self.steps_ms
 
     @property
-    def batching_ms(self) -> float:
-        return max(0.0, self.batching_share * self.channels_ms)
-
-    @property
     def queueing_ms(self) -> float:
         return (1 - self.batching_share) * self.channels_ms
 

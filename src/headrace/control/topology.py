@@ -14,7 +14,7 @@ LatencyKind = Literal["read-ready", "read-write"]
 
 @dataclass(frozen=True, slots=True)
 class ControlledStep:
-    """A step and its subtasks now; ``least`` and ``most`` are the user's limits.
+    """A step and its subtasks now; ``minimum`` and ``maximum`` are the user's limits.
 
     ``workers`` names the process of each subtask, where it is known.
     """

@@ -117,7 +117,7 @@ def _feed(operator: Operator, batches: list[Batch]) -> None:
 
 
 def _min_s(operator: Operator, batches: list[Batch]) -> float:
-    """The least of several turns: what else the machine does, and compiling, only ever adds."""
+    """The minimum of several turns: compiling, and whatever else the machine does, can only add."""
     turns_s = []
     for _ in range(_TURNS):
         began_s = time.perf_counter()

@@ -1,4 +1,4 @@
-"""How long epochs last where nobody said: from the bounds, the gaps between epochs, and the recovery objective."""
+"""How long epochs last where the user has not said: from the bounds, the gaps between epochs, and the recovery objective."""
 
 from __future__ import annotations
 

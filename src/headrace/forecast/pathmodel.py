@@ -15,18 +15,17 @@ from headrace.connect.replay import Replay
 from headrace.graph.nodes import ProcessNode, ReduceNode, SourceNode, TransformNode
 from headrace.graph.windowing import TimeWindow
 from headrace.model.costs import PER_RECORD, VECTORISED, Costs, StepCost
-from headrace.model.plants import RuntimePlant
-from headrace.model.sizing import Limits
+from headrace.model.sizing import Limits, RuntimePlant
 from headrace.model.stagephases import StagePhases
 from headrace.runtime.plan import JobPlan
 
 _RATE_OVER_S = 60
 _TEXT_BYTES = 24.0
-"""A value whose width the schema does not tell."""
+"""The width of a value where the schema does not tell it."""
 
 
 def source_rates_per_s(plan: JobPlan) -> dict[str, float]:
-    """The rates of the sources that have one: the most that is due in any second of the first minute."""
+    """The rates of the sources that have one: the maximum that is due in any second of the first minute."""
     rates = {}
     for node in plan.graph.nodes:
         if (
@@ -76,7 +75,7 @@ def plant_of(plan: JobPlan, costs: Costs, quantile: float | None, start: str, en
 
 
 def limits_of(plan: JobPlan, stages: int) -> Limits:
-    """The fewest and the most subtasks that each stage may have. Where the user did not say, one will do."""
+    """The minimum and maximum number of subtasks of each stage. Where the user did not say, one will do."""
     limits = []
     for stage in plan.layout.stages[:stages]:
         nodes = [plan.graph.by_name[name] for name in stage.steps if name in plan.graph.by_name]

@@ -16,8 +16,7 @@ from headrace.model.budgets import Budget
 from headrace.model.buffers import Buffering
 from headrace.model.costs import Costs
 from headrace.model.phases import PhasedPath
-from headrace.model.plants import RuntimePlant
-from headrace.model.sizing import Sizing, Unattainable, smallest
+from headrace.model.sizing import RuntimePlant, Sizing, Unattainable, smallest
 from headrace.model.stagephases import path_of
 from headrace.runtime.plan import JobPlan
 from headrace.units import in_words
@@ -42,7 +41,7 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """One constraint before the start: the job as it begins, and the least that keeps the bound.
+    """One constraint before the start: the job as it begins, and the smallest setting that keeps the bound.
 
     ``at_start`` is None where the rate is unknown or a stage could not keep up, ``sizing`` where the rate is unknown;
     ``verdict`` says so.

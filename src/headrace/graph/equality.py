@@ -1,4 +1,4 @@
-"""Whether two things that users wrote do the same; in doubt they do not."""
+"""Whether two things that users wrote do the same; when in doubt, they do not."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Run what is equal once (C-MR, section 2.6): equal steps over equal inputs, and panes of windows over one stream.
 
-A step that is the same as an earlier one (same kind, parameters, functions and inputs) is left out, and who reads
+A step that is the same as an earlier one (same kind, parameters, functions and inputs) is left out, and whatever reads
 it reads the earlier one. Reduce steps that then read one stream by the same keys get a common table of panes,
 whose length is the highest common factor of all their sizes and slides. Answers stay the same.
 """
@@ -18,8 +18,8 @@ from headrace.graph.reduction import Reducer
 from headrace.graph.windowing import TimeWindow
 
 _FINEST = 16
-"""A common pane is at least this part of the shortest pane of its own: with finer ones, hardly two values of a key
-would meet in a pane, and it would save nothing."""
+"""A common pane has at least this share of the length of the shortest pane it replaces: in finer ones, two values of a
+key would hardly ever meet, and nothing would be saved."""
 
 
 def share(graph: Graph) -> Graph:

@@ -1,7 +1,7 @@
-"""How many subtasks each leg holds with a given number of task slots.
+"""How many subtasks each leg is allocated with a given number of task slots.
 
 Stages run at the same time, so each subtask of each stage holds a slot. On executors that come and go a job
-holds what its slots allow, and the most that its steps may have only if there are slots for all.
+holds what its slots allow, and the maximum of its steps only if there are slots for all.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ def min_slots(layout: Layout) -> int:
 
 
 def roomy(layout: Layout, wanted: Subtasks) -> dict[int, int]:
-    """What is wanted and one more of each, as far as that may be; what is at its least might want even fewer."""
+    """What is wanted and one more, up to the maximum; a leg at its minimum gets no more: it might want even fewer."""
     more = {leg.index: wanted[leg.index] + (wanted[leg.index] > leg.minimum) for leg in elastic_legs(layout)}
     return {leg.index: min(more[leg.index], leg.maximum) for leg in elastic_legs(layout)}
 
 
 def fitted(layout: Layout, wanted: Subtasks, slots: int) -> Layout:
-    """The layout with at most so many slots, shared out by what is wanted; never below the least of each leg.
+    """The layout with at most so many slots, shared out by what is wanted; never below the minimum of each leg.
 
     Slots that nobody asked for are given away, too: they are there, and more subtasks then need no restart.
     """

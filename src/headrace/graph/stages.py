@@ -20,7 +20,7 @@ class Edge:
     """A channel between two neighbouring legs, or inside one (``border`` is None then).
 
     At a border: ``keyed`` rows are routed by the slice of ``keys``, ``spread`` ones go to all active
-    subtasks in turn, others keep their subtask's index as far as there are as many.
+    subtasks in turn, others keep their subtask's index where the receiver has that many subtasks.
     """
 
     id: int
@@ -46,9 +46,9 @@ class Pass:
 class Stage:
     """The steps hosted by one Spark stage at the start, inputs first.
 
-    ``subtasks`` are as many as are there, ``active`` as many of them as are given work at the start, ``least``
-    as few as may be active and ``most`` as many as may ever be: fewer are there only where executors come and
-    go (``graph.slots``). ``first`` and ``last`` are the stages of its leg.
+    ``subtasks`` are allocated, ``active`` of them get work at the start; at least ``minimum`` and at most
+    ``maximum`` may ever be active. Fewer than the maximum are allocated only where executors come and go
+    (``graph.slots``). ``first`` and ``last`` are the stages of its leg.
     """
 
     index: int
@@ -177,7 +177,7 @@ def _connect(graph: Graph, leg: dict[str, int], first: list[int]) -> tuple[list[
 
 
 def _subtasks(members: list[Node], parallelism: int, *, rigid: bool) -> tuple[int, int, int]:
-    """Least, at the start and most: what the neediest step wants. Where sources are, it stays as it is."""
+    """Minimum, start and maximum: what the neediest step wants. Where sources are, it stays as it is."""
     wanted = [node.options.parallelism for node in members if node.options.parallelism is not None]
     start = max((p.start for p in wanted), default=parallelism)
     if rigid:

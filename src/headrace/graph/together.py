@@ -40,7 +40,7 @@ def _moved(graph: Graph, constraint: Constraint) -> Constraint:
 
 
 def _letters(graphs: Sequence[Graph]) -> tuple[Letters, ...]:
-    """The jobs' dead-letter sinks; jobs that have equal ones write to one."""
+    """The jobs' dead-letter sinks; jobs with equal ones share one."""
     made: list[Letters] = []
     for graph in graphs:
         for letters in graph.letters:

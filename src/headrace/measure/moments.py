@@ -14,17 +14,13 @@ class Moments(msgspec.Struct, frozen=True, array_like=True):
     Addition is Chan, Golub and LeVeque's (1979) pairwise form of Welford's update, so a value at a
     time, a worker at a time and an interval at a time all give the same figures.
 
-    >>> (Moments.one(1.0) + Moments.one(3.0)).variance
+    >>> (Moments(1, 1.0) + Moments(1, 3.0)).variance
     1.0
     """
 
     n: int
     mean: float
     m2: float = 0.0
-
-    @staticmethod
-    def one(value: float) -> Moments:
-        return Moments(1, value)
 
     def __add__(self, other: Moments) -> Moments:
         n = self.n + other.n
@@ -53,6 +49,6 @@ def merge(parts: Iterable[Moments | None]) -> Moments | None:
 
 
 def mean_of(values: Iterable[float | None]) -> float | None:
-    """The unweighted mean of what is known (in the thesis, too, elements count alike, busy or not)."""
+    """The unweighted mean of what is known (as in the thesis, all elements count equally, busy or not)."""
     known = [value for value in values if value is not None]
     return math.fsum(known) / len(known) if known else None

@@ -51,7 +51,7 @@ class Recent:
         return subtasks
 
     def step_latency_ms(self, step: str, since_s: float) -> float | None:
-        """Mean latency of the step's items since then: each item counts alike, as in a constraint."""
+        """Mean latency of the step's items since then: every item counts equally, as in a constraint."""
         total = merge(s.latency_ms for r in self._since(since_s) for s in r.subtasks if s.id.step == step)
         return None if total is None else total.mean
 

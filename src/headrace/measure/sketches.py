@@ -24,7 +24,7 @@ def new_sketch() -> req_floats_sketch:
 
 
 def spread(sketch: req_floats_sketch, maximum: int) -> tuple[float, ...]:
-    """Up to ``most`` evenly spaced quantiles: the sketch as a sample in which all values count alike."""
+    """Up to ``maximum`` evenly spaced quantiles: the sketch as a sample in which all values count equally."""
     n = min(maximum, sketch.n)
     return tuple(float(v) for v in sketch.get_quantiles((np.arange(n) + 0.5) / n, True)) if n else ()
 

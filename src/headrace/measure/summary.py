@@ -1,8 +1,6 @@
 """From reports to one summary of the running job.
 
-A summary keeps the figures of each element (subtask or channel) under its id. Partial summaries of
-overlapping parts therefore merge to exactly the global one, where adding means would count an
-element twice.
+A summary keeps the figures of each element (subtask or channel) under its id, so no element counts twice.
 """
 
 from __future__ import annotations
@@ -48,14 +46,6 @@ class Summary:
     channels: Mapping[ChannelId, ChannelReport]
     versions: Mapping[ChannelId, int]
 
-    def merged(self, other: Summary) -> Summary:
-        """Both parts together; an element known to both counts once."""
-        return Summary(
-            {**self.subtasks, **other.subtasks},
-            {**self.channels, **other.channels},
-            {**self.versions, **other.versions},
-        )
-
     def of_step(self, step: str) -> tuple[SubtaskReport, ...]:
         return tuple(report for id, report in sorted(self.subtasks.items()) if id.step == step)
 
@@ -71,7 +61,7 @@ class Summary:
             latency_ms=mean_of(_mean(part.latency_ms) for part in parts),
             service_ms=mean_of(_mean(part.service_ms) for part in parts),
             service_variation=mean_of(_variation(part.service_ms) for part in parts),
-            # The mean of rates, not of gaps as in the thesis: an idle subtask has a rate, zero, but no gap.
+            # Not the mean of inter-arrival times, as in the thesis: an idle subtask has a rate, zero, but no such time.
             interarrival_ms=1 / rate if rate else None,
             interarrival_variation=mean_of(_variation(part.interarrival_ms) for part in parts),
             queue_ms=mean_of(_mean(part.queue_ms) for part in parts),

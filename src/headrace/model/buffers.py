@@ -11,7 +11,7 @@ _NOISE = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Buffering:
-    """When a buffer is cut: after a time, or at a size if it fills before."""
+    """When a buffer is flushed: after a time, or at a size if it fills earlier."""
 
     deadline_s: float
     max_bytes: float = 1_000_000
@@ -45,7 +45,7 @@ class Rows:
 def flushes_of(opened_per_s: float, opened_cv2: float, bytes_per_s: float, buffering: Buffering) -> Flushes:
     """A sender's buffers. ``opened_per_s`` are the moments at which one may open: items read, or rows finished.
 
-    After a cut the next opening is a residual time away: exponential if they come at random (cv² of one),
+    After a flush the next opening is a residual time away: exponential if they come at random (cv² of one),
     uniform within one interval if they come periodically (zero); in between we interpolate.
     """
     lifetime_s = buffering.deadline_s
@@ -75,7 +75,7 @@ def paced_flushes(every_s: float, record_bytes: float, buffering: Buffering) -> 
 def rows_of(flushes: Flushes, items_per_s: float, senders: int, receivers: int) -> Rows:
     """Every sender's buffers, split by key over all receivers; keys are taken to be spread evenly.
 
-    A cut of n items has a row for a receiver unless all n went elsewhere. The number of items is 1 +
+    A flush of n items has a row for a receiver unless all n went elsewhere. The number of items is 1 +
     Poisson, of which an item sees (n−1)(1+1/n) others.
     """
     flush_items = items_per_s * flushes.cycle_s

@@ -32,7 +32,7 @@ class StepCost:
 class Costs:
     """All that the phases of a path are made of.
 
-    ``transfer`` is from a buffer's cut to its receiver's queue: pipe, shuffle and pipe. ``wake`` is how much later
+    ``transfer`` is from a buffer's flush to its receiver's queue: pipe, shuffle and pipe. ``wake`` is how much later
     than due a source reads. ``origin`` says where the figures come from.
     """
 

@@ -23,9 +23,9 @@ _UNSTABLE_S = 1e6
 
 @dataclass(frozen=True, slots=True)
 class EpochGoal:
-    """What users ask: a latency bound (``quantile`` None: on the mean), and how much input may be repeated.
+    """What users ask for: a latency bound (``quantile`` None: on the mean), and how much input may be repeated.
 
-    ``recovery_s`` bounds the mean stretch of input that is read again after a failure. None: not asked.
+    ``recovery_s`` bounds the mean stretch of input that is read again after a failure. None: not asked for.
     """
 
     bound_s: float | None
@@ -40,7 +40,7 @@ class EpochChoice:
     """An epoch length and why. ``epoch_s`` None: leave it as it is.
 
     If a goal cannot be met, ``smallest_bound_s`` and ``smallest_recovery_s`` are what could be asked
-    instead, each with the other goal kept; None where nothing would help or nothing is amiss.
+    instead, each with the other goal kept; None where nothing would help or nothing needs to change.
     """
 
     epoch_s: float | None

@@ -1,14 +1,12 @@
-"""Costs from measurements: what the reports of a run show, and what its quantiles leave unexplained."""
+"""Costs from measurements: what the reports of a run show."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
-from functools import partial
 from statistics import median
 
 import numpy as np
-from scipy.optimize import brentq
 
 from headrace.measure.moments import Moments
 from headrace.measure.report import Report, SubtaskReport
@@ -17,17 +15,13 @@ from headrace.model.stagephases import Transfer
 
 _ALIKE = 0.2
 """Batches whose sizes vary less than this share of their mean count as equal."""
-_MAX_WAKE_S, _MAX_HELD_S = 0.1, 1.0
-_HELD_SHARE = 0.05
-"""Rows that are held up: rare enough to leave the median alone, frequent enough to make the p99."""
-_ROUNDS = 8
 
 
 def fitted(reports: Iterable[Report], sources: Iterable[str], start: Costs | None = None) -> Costs:
     """Costs of the steps and channels in a run's reports; what they do not show stays as in ``start``.
 
-    A report has, per step, the mean service of a batch and how many records it held. Over reports of unlike batches
-    the line through both is the cost of a batch and that of a record.
+    A report has, per step, the mean service of a batch and how many records it held. Over reports of batches of
+    different sizes, the line through both gives the cost of a batch and that of a record.
     """
     start, reports = start or Costs(), tuple(reports)
     by_step: dict[str, list[SubtaskReport]] = {}
@@ -47,13 +41,13 @@ def fitted(reports: Iterable[Report], sources: Iterable[str], start: Costs | Non
 
 
 def _usual(parts: list[Moments]) -> Transfer:
-    """Medians over reports: one of a start or a stall would outweigh all others in a mean."""
+    """Medians over reports: in a mean, one report of a start or a stall would outweigh all others."""
     mean_ms, var_ms2 = (median(values) for values in zip(*((part.mean, part.variance) for part in parts), strict=True))
     return Transfer(mean_ms / 1e3, 0.0, var_ms2 / 1e6)
 
 
 def _line(parts: list[SubtaskReport]) -> StepCost | None:
-    """Service per batch and per record, neither below zero: the line of Theil and Sen, whom stalls do not move."""
+    """Service per batch and per record, neither below zero: the line of Theil and Sen, which stalls do not move."""
     seen = [(part.service_ms, part.items / part.service_ms.n) for part in parts if part.service_ms is not None]
     if not seen:
         return None
@@ -67,42 +61,3 @@ def _line(parts: list[SubtaskReport]) -> StepCost | None:
         slope_s = (mean_s - min(PER_RECORD.batch_s, mean_s)) / size
     slope_s = min(max(slope_s, 0.0), mean_s / size)
     return StepCost(mean_s - slope_s * size, slope_s, float(np.median([service.variance for service, _ in seen])) / 1e6)
-
-
-def matched(
-    costs: Costs, predict_s: Callable[[Costs], tuple[float, float]], measured_s: tuple[float, float]
-) -> Costs:  # fmt: skip
-    """Costs whose predicted median and p99 are those measured, as near as can be.
-
-    What workers measure of themselves leaves out what the machine adds: a source that wakes late, and now and then
-    is held up. The first is taken to be what moves the median, the second what moves the tail.
-    """
-    for _ in range(_ROUNDS):
-        costs = _solved(partial(_waking, costs), 0, _MAX_WAKE_S, predict_s, measured_s)
-        costs = _solved(partial(_held, costs), 1, _MAX_HELD_S, predict_s, measured_s)
-    return costs
-
-
-def _waking(costs: Costs, mean_s: float) -> Costs:
-    return replace(costs, wake=replace(costs.wake, row_s=mean_s, var_s2=mean_s**2))
-
-
-def _held(costs: Costs, mean_s: float) -> Costs:
-    return replace(costs, wake=replace(costs.wake, held_share=_HELD_SHARE, held_s=mean_s))
-
-
-def _solved(
-    make: Callable[[float], Costs], which: int, maximum: float, predict_s: Callable[[Costs], tuple[float, float]],
-    measured_s: tuple[float, float],
-) -> Costs:  # fmt: skip
-    """The costs, of those that differ in one number from zero to ``most``, whose prediction is nearest."""
-
-    def excess_s(value: float) -> float:
-        return predict_s(make(value))[which] - measured_s[which]
-
-    minimum = 1e-6
-    if excess_s(minimum) >= 0:
-        return make(minimum)
-    if excess_s(maximum) <= 0:
-        return make(maximum)
-    return make(float(brentq(excess_s, minimum, maximum, xtol=1e-6)))

@@ -1,7 +1,7 @@
 """The distributions that parts of a latency follow, and that of their sum.
 
 Both theses add means and variances and then read a quantile off the normal law. With two or three
-uniform waits and an epoch gap that is wrong by more than the bound allows, so we add distributions.
+uniform waits and an epoch gap, that is off by more than a bound allows, so we add distributions.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Law(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Uniform:
-    """Anywhere between two times alike: a wait for the next beat of a clock."""
+    """Anywhere between two times with equal chance: a wait for the next tick of a clock."""
 
     min_s: float
     max_s: float
@@ -64,10 +64,10 @@ class Uniform:
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """The wait in a buffer that its first arrival opens and that is cut ``lifetime_s`` later.
+    """The wait in a buffer that its first arrival opens and that is flushed ``lifetime_s`` later.
 
-    Whoever opens it waits for all of that, and those are ``opener_share`` of the arrivals; the others
-    come at any moment alike. The theses' uniform wait is the limit of many arrivals per buffer.
+    The item that opens it waits for all of that, and such items are ``opener_share`` of the arrivals; the others
+    come at any moment, with equal chance. The theses' uniform wait is the limit of many arrivals per buffer.
     """
 
     lifetime_s: float

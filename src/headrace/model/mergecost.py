@@ -7,17 +7,13 @@ reducers, and map output fetched from memory. The time ranks settings; it predic
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from headrace.errors import ConfigError
-from headrace.model.mergetree import check_factor, written_bytes
 
 WrittenBytes = Callable[[float, float, int], float]
-"""λ: runs, bytes of a run, merge factor → bytes written; the closed form or the simulated tree."""
-
-_MAP_BUFFER_SHARE = 2 / 3
-"""Of a map task's memory; the rest is metadata (section 3.3.2.1)."""
+"""λ: runs, bytes of a run, merge factor → bytes written; in closed form unless given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +65,29 @@ class MergeCost:
     time_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class MergeChoice:
-    """The cheapest settings of a grid, and what they are expected to cost."""
+def check_factor(factor: int) -> None:
+    """A merge of fewer than two runs makes no progress."""
+    if factor < 2:
+        raise ConfigError(f"a merge factor is 2 or more, not {factor}")
 
-    settings: MergeSettings
-    expected: MergeCost
+
+def written_bytes(runs: float, run_bytes: float, factor: int) -> float:
+    """λ_F(n, b): bytes of all files written for ``runs`` initial runs, in closed form (equation 3.2).
+
+    Runs come to disk one by one. Each time 2F−1 of them lie there, the F smallest are merged into one; what remains
+    at the end, fewer than 2F−1 runs, is merged once more and streamed on without being written (section 3.3.1.1).
+
+    Exact for n < 2F−1, where no merge is written and the equation, made for full trees, would turn
+    too small and even negative; exact at n = F². In between off by 2 % on average for F up to 10 and by
+    at most 20 % up to 32, mostly too small.
+
+    >>> written_bytes(2, 1.0, 2), written_bytes(4, 1.0, 2), written_bytes(1, 1.0, 10)
+    (2.0, 8.0, 1.0)
+    """
+    check_factor(factor)
+    if runs < 2 * factor - 1:
+        return runs * run_bytes
+    return (runs**2 / (2 * factor * (factor - 1)) + 1.5 * runs - factor**2 / (2 * (factor - 1))) * run_bytes
 
 
 def merge_cost(
@@ -93,34 +106,7 @@ def merge_cost(
     return MergeCost(moved, requests, (prices or Prices()).time_s(moved, requests, starts))
 
 
-def choose(
-    workload: MergeWorkload,
-    hardware: MergeHardware,
-    grid: Iterable[MergeSettings],
-    *,
-    prices: Prices | None = None,
-    written: WrittenBytes = written_bytes,
-) -> MergeChoice:
-    """The settings of ``grid`` with the least T; the first of equals."""
-    costs = [(s, merge_cost(workload, hardware, s, prices=prices, written=written)) for s in grid]
-    if not costs:
-        raise ConfigError("there is nothing to choose from: the grid of settings is empty")
-    return MergeChoice(*min(costs, key=lambda pair: pair[1].time_s))
-
-
-def settings_by_rule(workload: MergeWorkload, hardware: MergeHardware, reduce_slots: int) -> MergeSettings:
-    """Section 3.3.2.1: the largest chunk whose output fits its buffer, one-pass merge, one wave of reducers."""
-    _, runs = _runs(workload, hardware, MergeSettings(1, 2, reduce_slots))
-    chunk_bytes = hardware.map_buffer_bytes / workload.map_ratio
-    return MergeSettings(chunk_bytes, max(2, math.ceil(runs)), reduce_slots)
-
-
-def map_buffer_bytes(map_memory_bytes: float) -> float:
-    """B_m of a map task with this much memory."""
-    return map_memory_bytes * _MAP_BUFFER_SHARE
-
-
-def _runs(workload: MergeWorkload, hardware: MergeHardware, settings: MergeSettings) -> tuple[float, float]:
+def runs_of(workload: MergeWorkload, hardware: MergeHardware, settings: MergeSettings) -> tuple[float, float]:
     """α and β: initial runs of a map task and of a reduce task."""
     alpha = settings.chunk_bytes * workload.map_ratio / hardware.map_buffer_bytes
     shuffled = workload.input_bytes * workload.map_ratio / (hardware.nodes * settings.reducers)
@@ -131,7 +117,7 @@ def _moved_bytes(
     workload: MergeWorkload, hardware: MergeHardware, settings: MergeSettings, written: WrittenBytes
 ) -> float:
     """U of equation 3.1."""
-    alpha, beta = _runs(workload, hardware, settings)
+    alpha, beta = runs_of(workload, hardware, settings)
     ratio, factor = workload.map_ratio, settings.merge_factor
     per_node = workload.input_bytes / hardware.nodes
     moved = per_node * (1 + ratio + ratio * workload.reduce_ratio)
@@ -144,7 +130,7 @@ def _requests(
     workload: MergeWorkload, hardware: MergeHardware, settings: MergeSettings, written: WrittenBytes
 ) -> float:
     """S of proposition 3.3.2."""
-    alpha, beta = _runs(workload, hardware, settings)
+    alpha, beta = runs_of(workload, hardware, settings)
     factor = settings.merge_factor
     root = math.sqrt(factor)
     per_map = alpha + 1

@@ -1,7 +1,6 @@
 """The latency of a path as a sum of independent phases, interrupted now and then by an epoch's gap.
 
-SCALLA section 2.9 adds twelve phases; which phases a path has is said by ``model.thesis`` for the
-thesis's system and by ``model.stagephases`` for ours.
+SCALLA section 2.9 adds up twelve phases for its system; ``model.stagephases`` says which ones ours has.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from scipy.optimize import brentq
 
 from headrace.errors import UnstableError
 from headrace.model.laws import Law, Total, Uniform, total_of
-from headrace.model.quantiles import Spread
+from headrace.model.queueing import Spread
 
 _LUMPS = 8
 """How many lumps of a backlog are told apart; even at a utilisation of 0.8 the last is a fifth of the first."""
@@ -84,7 +83,7 @@ class EpochGap:
 
 @dataclass(frozen=True, slots=True)
 class PhasedPath:
-    """Phases an item goes through one after the other, and the gap that some items meet besides."""
+    """Phases an item goes through one after the other, and the gap that some items meet in addition."""
 
     phases: tuple[Phase, ...]
     gap: EpochGap | None = None
@@ -101,16 +100,12 @@ class PhasedPath:
     def quantile_s(self, share: float) -> float:
         """The latency that ``share`` of the items stay within.
 
-        A mixture: most items meet no gap, the others wait for it besides. A normal law of the same
-        variance would call a p99 late that the gap does not reach, and the other way round.
+        A mixture: most items meet no gap, the others wait for it as well. A normal law of the same
+        variance would call a p99 late that the gap does not reach, and vice versa.
         """
         body, waits = self._body(), self._gap_waits()
         max_s = body.times_s[-1] + max((wait.max_s for wait in waits), default=0.0) + body.step_s
         return float(brentq(lambda time_s: _late_share(body, waits, time_s) - (1 - share), -body.step_s, max_s))
-
-    def late_share(self, bound_s: float) -> float:
-        """The share of items later than a bound."""
-        return _late_share(self._body(), self._gap_waits(), bound_s)
 
     def _body(self) -> Total:
         return total_of([law for phase in self.phases for law in phase.laws])

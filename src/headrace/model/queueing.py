@@ -1,8 +1,8 @@
-"""Waits in a G/G/1 queue, from moments of inter-arrival and service times.
+"""Waits in a G/G/1 queue, from the mean and variation of inter-arrival and service times.
 
-Several answers for several uses: ``wait_bounds`` is the upper bound of SCALLA section 2.9, ``fitted_wait_s``
-the product form of Nephele Streaming section 2.9 with its fitted error, ``expected_wait_s`` and
-``daley_wait_s`` our estimate and our bound where arrivals are nearly periodic or load is low.
+``kingman`` is the product form of Nephele Streaming section 2.9, which control fits to what it measures;
+``expected_wait_s`` and ``daley_wait_s`` are our estimate and our bound where arrivals are nearly periodic
+or load is low.
 """
 
 from __future__ import annotations
@@ -13,128 +13,44 @@ from math import exp, inf
 import numpy as np
 import numpy.typing as npt
 
-from headrace.errors import UnstableError
-
 Seconds = npt.NDArray[np.float64]
 _NOISE = 1e-12
-"""A utilisation this close to one is one: it was divided and multiplied on the way."""
+"""A utilisation this close to one is one: rounding has moved it."""
 
 
 @dataclass(frozen=True, slots=True)
-class QueueMoments:
-    """The first three raw moments of a time: E(T), E(T²), E(T³)."""
+class Spread:
+    """Mean and variance of a time."""
 
     mean_s: float
-    second_s2: float
-    third_s3: float
+    var_s2: float
 
-    @property
-    def var_s2(self) -> float:
-        return max(0.0, self.second_s2 - self.mean_s**2)
+    def __add__(self, other: Spread) -> Spread:
+        """The sum of two independent times."""
+        return Spread(self.mean_s + other.mean_s, self.var_s2 + other.var_s2)
 
     @property
     def cv2(self) -> float:
         """Squared coefficient of variation."""
         return self.var_s2 / self.mean_s**2
 
-    def scaled_to(self, mean_s: float) -> QueueMoments:
-        """The same shape with another mean: what a measured time becomes at another rate or size."""
-        by = mean_s / self.mean_s
-        return QueueMoments(mean_s, self.second_s2 * by**2, self.third_s3 * by**3)
 
-    @staticmethod
-    def fixed(mean_s: float = 1.0) -> QueueMoments:
-        return QueueMoments(mean_s, mean_s**2, mean_s**3)
-
-    @staticmethod
-    def gamma(mean_s: float, cv2: float) -> QueueMoments:
-        """Gamma times: ``cv2=1`` is exponential, ``1/k`` Erlang with k phases, 0 fixed."""
-        return QueueMoments(mean_s, mean_s**2 * (1 + cv2), mean_s**3 * (1 + cv2) * (1 + 2 * cv2))
-
-    @staticmethod
-    def of_sample(values_s: Seconds) -> QueueMoments:
-        return QueueMoments(*(float(np.mean(values_s**power)) for power in (1, 2, 3)))
-
-
-@dataclass(frozen=True, slots=True)
-class WaitBounds:
-    """Upper bounds on E(W) and E(W²) of a queue."""
-
-    mean_s: float
-    second_s2: float
-
-    @property
-    def var_s2(self) -> float:
-        """The variance that both bounds together stand for; not itself a bound."""
-        return max(0.0, self.second_s2 - self.mean_s**2)
-
-
-def wait_bounds(arrivals: QueueMoments, service: QueueMoments) -> WaitBounds:
-    """Bounds on the wait (SCALLA 2.9): Kingman's for the mean, and its cubic analogue for E(W²).
-
-    With X = T_a − T_s and the idle time Y of one step of Lindley's recursion, taking W' − Y = W − X to
-    the third power gives E(W²) = [3·E(W)·E(X²) − E(X³) + E(Y³)] / 3Δ, and Y ≤ T_a bounds E(Y³).
-    The thesis prints E(T_s²) where this needs E(T_s³). Raises UnstableError unless E(T_a) > E(T_s).
-
-    >>> wait_bounds(Moments.gamma(1.0, 1.0), Moments.gamma(0.5, 1.0)).mean_s
-    1.25
-    """
-    a, s = arrivals, service
-    slack_s = a.mean_s - s.mean_s
-    if not slack_s > 0:
-        raise UnstableError(
-            f"work arrives every {a.mean_s:g} s and takes {s.mean_s:g} s: the queue grows without end; "
-            f"lower the rate or add subtasks"
-        )
-    mean_s = (a.var_s2 + s.var_s2) / (2 * slack_s)
-    x2 = a.second_s2 - 2 * a.mean_s * s.mean_s + s.second_s2
-    x3 = a.third_s3 - 3 * a.second_s2 * s.mean_s + 3 * a.mean_s * s.second_s2 - s.third_s3
-    return WaitBounds(mean_s, x2 * mean_s / slack_s + (a.third_s3 - x3) / (3 * slack_s))
-
-
-def kingman(service: float, gap: float, interarrival_cv2: float, service_cv2: float) -> float:
+def kingman(service: float, interarrival: float, interarrival_cv2: float, service_cv2: float) -> float:
     """Kingman's product form in the unit of its times; infinite from full utilisation on, where it turns negative.
 
     >>> round(kingman(10.0, 12.5, 1.0, 1.0), 9)
     40.0
     """
-    busy = service / gap
+    busy = service / interarrival
     if busy >= 1 - _NOISE:
         return inf
     return service * busy / (1 - busy) * (interarrival_cv2 + service_cv2) / 2
 
 
-def kingman_wait_s(arrivals: QueueMoments, service: QueueMoments) -> float:
-    """Kingman's product form W_K (Nephele 2.9); infinite from full utilisation on.
-
-    >>> round(kingman_wait_s(Moments.gamma(0.0125, 1.0), Moments.gamma(0.010, 1.0)), 6)
-    0.04
-    """
-    return kingman(service.mean_s, arrivals.mean_s, arrivals.cv2, service.cv2)
-
-
-def fitted_error(measured_wait_s: float, arrivals: QueueMoments, service: QueueMoments) -> float | None:
-    """The coefficient e = w/W_K that makes the model exact where it was measured; None if W_K says nothing."""
-    predicted_s = kingman_wait_s(arrivals, service)
-    return measured_wait_s / predicted_s if 0 < predicted_s < inf else None
-
-
-def fitted_wait_s(
-    subtasks: int, *, measured_subtasks: int, arrivals: QueueMoments, service: QueueMoments, error: float = 1.0
-) -> float:
-    """W(p*): the wait with another number of subtasks (Nephele 2.9), all else as measured at p.
-
-    Infinite where the utilisation reaches one: there the thesis's formula turns negative and would
-    pass for feasible.
-    """
-    spread = arrivals.scaled_to(arrivals.mean_s * subtasks / measured_subtasks)
-    return error * kingman_wait_s(spread, service)
-
-
-def expected_wait_s(arrivals_cv2: float, service: QueueMoments, busy: float) -> float:
+def expected_wait_s(arrivals_cv2: float, service: Spread, busy: float) -> float:
     """Kingman's product form with the correction of Krämer and Langenbach-Belz (1976) for regular arrivals.
 
-    Both theses leave it out. It matters here because buffers cut by deadline come nearly periodically,
+    Both theses leave it out. It matters here because buffers flushed by deadline come nearly periodically,
     where the plain form gives about twice the wait.
     """
     if busy >= 1:
@@ -146,7 +62,7 @@ def expected_wait_s(arrivals_cv2: float, service: QueueMoments, busy: float) -> 
     return service.mean_s * busy / (1 - busy) * both / 2 * regular
 
 
-def daley_wait_s(arrivals_cv2: float, service: QueueMoments, busy: float) -> float:
+def daley_wait_s(arrivals_cv2: float, service: Spread, busy: float) -> float:
     """Daley's (1977) upper bound on the mean wait: Kingman's with ρ(2−ρ)·Var(T_a).
 
     At low load Kingman's is half an inter-arrival time, however short the service; this one vanishes.
@@ -160,14 +76,3 @@ def merged_cv2(sender_cv2: float, senders: int, busy: float) -> float:
     """Variation of arrivals merged from equal, independent senders (Whitt 1983, QNA, equations 29 and 33)."""
     weight = 1 / (1 + 4 * (1 - min(busy, 1.0)) ** 2 * (senders - 1))
     return weight * sender_cv2 + 1 - weight
-
-
-def lindley_waits_s(interarrivals_s: Seconds, services_s: Seconds) -> Seconds:
-    """The wait of each customer of a simulated queue, which starts empty.
-
-    ``interarrivals_s[i]`` is the time between customers i and i+1. This is Lindley's recursion
-    W' = max(0, W + T_s − T_a), unrolled: a random walk less its running minimum.
-    """
-    walk = np.concatenate([[0.0], np.cumsum(services_s - interarrivals_s)])
-    waits: Seconds = walk - np.minimum.accumulate(walk)
-    return waits

@@ -1,4 +1,4 @@
-"""The phases of our own runtime: the thesis's model (SCALLA 2.9) derived anew.
+"""The phases of our own runtime: SCALLA's model (section 2.9) derived anew.
 
 A stage gathers items (a source by polling, a later stage in the output buffers of the stage before),
 ships them through pipe and shuffle, queues the rows at its subtasks and works on each as a whole:
@@ -15,7 +15,7 @@ from headrace.errors import UnstableError
 from headrace.model.buffers import Buffering, Flushes, Rows, flushes_of, paced_flushes, rows_of
 from headrace.model.laws import Gamma, Law, Uniform, WaitLaw
 from headrace.model.phases import EpochGap, Phase, PhasedPath
-from headrace.model.queueing import QueueMoments, daley_wait_s, expected_wait_s, merged_cv2
+from headrace.model.queueing import Spread, daley_wait_s, expected_wait_s, merged_cv2
 
 MAX_BUSY = 0.9
 """How busy a stage may be in a plan that has to hold (Nephele 2.10): nearer to one, any wait is a guess."""
@@ -23,7 +23,7 @@ MAX_BUSY = 0.9
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """From a buffer's cut to the receiving subtask's queue: measured per row, and per byte of it.
+    """From a buffer's flush to the receiving subtask's queue: measured per row, and per byte of it.
 
     ``held_share`` of the rows meet a machine that is busy with something else, and wait ``held_s`` more on average.
     """
@@ -47,7 +47,7 @@ class StagePhases:
     """What was measured, or is assumed, of one stage.
 
     ``items_per_input`` are its items per item that the sources read, ``item_bytes`` their size on the way
-    to it (none for a source, which has nothing to be cut by size before it polls). A row costs ``row_s`` besides
+    to it (none for a source, which has no buffer to fill before it polls). A row costs ``row_s`` besides
     ``item_s`` per item. Results leave a row ``together`` when all of it is done, as our operators do,
     or each ``in_turn``, as the thesis's. ``wait_error`` is the fitted e of Nephele 2.9; ``arrivals_cv2``
     and ``rows_together`` (buffers of several senders that come at once) replace the assumption of
@@ -152,12 +152,12 @@ def _queue(stage: StagePhases, rows: Rows, bounded: bool) -> Phase:
             f"lower the rate, lengthen the buffer deadline or add subtasks"
         )
     group = stage.rows_together
-    service = QueueMoments(group * mean_s, group * var_s2 + (group * mean_s) ** 2, 0.0)
+    service = Spread(group * mean_s, group * var_s2)
     wait = _wait(stage, rows, service, busy, bounded)
     return Phase(f"{stage.name}: queue", (wait, Uniform(0.0, (group - 1) * mean_s)))
 
 
-def _wait(stage: StagePhases, rows: Rows, service: QueueMoments, busy: float, bounded: bool) -> WaitLaw:
+def _wait(stage: StagePhases, rows: Rows, service: Spread, busy: float, bounded: bool) -> WaitLaw:
     """A queue's wait, with what no theory of independent arrivals covers.
 
     Merging makes periodic senders look the more regular the busier the queue is. But two that are in

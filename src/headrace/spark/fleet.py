@@ -55,7 +55,7 @@ def refusal(conf: SparkConf, plan: JobPlan) -> str | None:
     if not plan.eager or not plan.graph.constraints:
         return "only latency constraints in realtime mode say how many are needed"
     if not elastic_legs(plan.layout):
-        return "no step is elastic; give one parallelism=(least, start, most)"
+        return "no step is elastic; give one parallelism=(min, start, max)"
     return None
 
 

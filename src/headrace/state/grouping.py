@@ -54,15 +54,6 @@ def key_arrays(keys: list[Key], fields: list[pa.Field]) -> list[pa.Array]:
     return [pa.array(column, field.type) for column, field in zip(columns, fields)]
 
 
-def key_values(columns: list[pa.Array]) -> list[Key]:
-    """Keys as Python values, comparable with those of ``key_codes``."""
-    lists = []
-    for column in columns:
-        values = column.to_pylist()
-        lists.append([_NAN if v != v else v for v in values] if pa.types.is_floating(column.type) else values)
-    return lists[0] if len(lists) == 1 else list(zip(*lists))
-
-
 def check_key_type(name: str, kind: pa.DataType, step: str) -> None:
     """Keys are scalars: lists and structs have no stable identity."""
     if pa.types.is_nested(kind):

@@ -36,7 +36,7 @@ def mix(x: U64) -> U64:
 
 
 def hash_column(column: pa.Array, lane: int = 0) -> U64:
-    """One hash per value; nulls hash alike."""
+    """One hash per value; all nulls have the same hash."""
     kind = column.type
     if pa.types.is_dictionary(kind):
         column, kind = column.cast(kind.value_type), kind.value_type

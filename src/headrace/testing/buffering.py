@@ -1,4 +1,4 @@
-"""The sending end of a simulated channel: one open buffer, cut by deadline or when full."""
+"""The sending end of a simulated channel: one open buffer, flushed by deadline or when full."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class OpenBuffer:
         self.emitted, self.born = emitted, born
 
     def ship(self, from_s: float, until_s: float, deadline_s: float, capacity: int, *, flush: bool = False) -> Shipped:
-        """What is cut until then: when the deadline passes, or with the item that fills it.
+        """What is flushed until then: when the deadline passes, or with the item that fills it.
 
         A deadline that was lowered to before ``from_s`` takes effect then.
         """

@@ -53,9 +53,9 @@ class Gauges:
             self._channels[id].append(report)
 
     def served(
-        self, id: SubtaskId, begins: Floats, ends: Floats, born: Floats, gaps_s: Floats | None, windowed: bool
+        self, id: SubtaskId, begins: Floats, ends: Floats, born: Floats, interarrivals_s: Floats | None, windowed: bool
     ) -> None:
-        """Items that went through one step; ``gaps_s`` None for a step inside a chain, which has no queue."""
+        """Items that went through one step; ``interarrivals_s`` None for a step inside a chain, which has no queue."""
         service_ms = self._sampled(ends - begins)
         every = max(1, len(ends) // _AGES)
         self._subtasks[id] = SubtaskReport(
@@ -63,7 +63,7 @@ class Gauges:
             len(ends),
             latency_ms=None if windowed else service_ms,
             service_ms=service_ms,
-            interarrival_ms=self._sampled(np.diff(begins) if gaps_s is None else gaps_s),
+            interarrival_ms=self._sampled(np.diff(begins) if interarrivals_s is None else interarrivals_s),
             queue_ms=self._queue_ms.get(id),
             ages_ms=tuple(((ends - born)[::every] * 1000).tolist()),
         )

@@ -38,17 +38,17 @@ class Server:
         arrived: Floats = items[:n]
         return arrived
 
-    def gaps_s(self, items: Floats, until_s: float) -> Floats:
+    def interarrivals_s(self, items: Floats, until_s: float) -> Floats:
         """Times between arrivals that have not been counted before."""
         fresh: Floats = items[items[:, QUEUED] > self.counted_s, QUEUED]
         self.counted_s = until_s
         if not len(fresh):
             return fresh
         before = fresh[0] if self.last_arrival_s is None else self.last_arrival_s
-        gaps = np.diff(fresh, prepend=before)
+        apart = np.diff(fresh, prepend=before)
         first_ever = self.last_arrival_s is None
         self.last_arrival_s = float(fresh[-1])
-        return gaps[1:] if first_ever else gaps
+        return apart[1:] if first_ever else apart
 
     def serve(self, items: Floats, service_s: Floats, until_s: float) -> tuple[int, Floats]:
         """How many items begin service until then, and when each of those begins.

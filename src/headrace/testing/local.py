@@ -124,7 +124,7 @@ class LocalRun:
             for stage_pipes in pipes:
                 for pipe in stage_pipes:
                     pipe.close()
-            self._query = 0  # what goes on then is a new query, and these subtasks are zombies
+            self._query = 0  # what continues is a new query, and these subtasks are zombies
             raise min(failures, key=lambda error: isinstance(error, (ChannelError, FencedError)))
         if not self.plan.eager:
             self.coordinator.seal()
@@ -170,7 +170,7 @@ class LocalRun:
             time.sleep(0.002)
 
     def order(self, orders: Orders) -> None:
-        """Tell all subtasks, those of now and those to come."""
+        """Tell all subtasks, running and future ones."""
         with self._lock:
             self.coordinator.orders = orders
             token = self.coordinator.token

@@ -76,7 +76,7 @@ class Plant:
     def _emit(self, step: str, index: int, at_s: Floats, born_s: Floats) -> None:
         """Hand items to every edge out of the step: paired, or to receivers by the hash of their key.
 
-        Not in turn: senders that take turns fall into step, and receivers then get their items in bursts.
+        Not in turn: senders that take turns fall into lockstep, and receivers then get their items in bursts.
         """
         for edge in self.topology.out_of(step):
             receivers = self.topology.by_name[edge.target].parallelism
@@ -108,7 +108,7 @@ class Plant:
     def _serve(self, chain: Chain, index: int, until_s: float, gauges: Gauges) -> None:
         server = self._wiring.server(chain[0], index)
         items = server.due(until_s)
-        gaps_s = server.gaps_s(items, until_s)
+        interarrivals_s = server.interarrivals_s(items, until_s)
         reached = self._reached(chain, items)
         draws = [self.model.step(step).draw_s(len(items), self.at_s, self._random) for step in chain]
         costs = np.where(reached[:-1], draws, 0.0)
@@ -121,7 +121,9 @@ class Plant:
             mine = reached[k]
             times = (ends[k] - costs[k])[mine], ends[k][mine]
             windowed = self.model.step(step).window_ms is not None
-            gauges.served(SubtaskId(step, index), *times, items[mine, BORN], gaps_s if k == 0 else None, windowed)
+            gauges.served(
+                SubtaskId(step, index), *times, items[mine, BORN], interarrivals_s if k == 0 else None, windowed
+            )
         if self.model.step(chain[-1]).window_ms is not None:
             self._hold(SubtaskId(chain[-1], index), begins, ends[-1], items[:, BORN], until_s, gauges)
         else:

@@ -1,4 +1,4 @@
-"""What the simulated plant is made of: costs of steps and edges, loads, epochs, faults."""
+"""What the simulated plant consists of: costs of steps and edges, loads, epochs, faults."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class StepModel:
     """Service time per item with its coefficient of variation (0 fixed, 1 exponential).
 
     ``selectivity`` is the share of items passed on. A step with ``window_ms`` emits one item at the
-    end of each window in which it got any. ``drift_per_s`` makes items dearer as time goes by.
+    end of each window in which it got any. ``drift_per_s`` makes items more expensive as time goes by.
     """
 
     service_ms: float = 1.0
@@ -54,10 +54,10 @@ class Faults:
 
 @dataclass(frozen=True, slots=True)
 class PlantModel:
-    """The whole plant; what is not named has the defaults.
+    """The whole plant; what is not named has its default.
 
     ``regular`` arrivals are evenly spaced, otherwise Poisson. ``deadline_ms`` holds for channels
-    without a setting: 0 ships at once, infinity leaves cutting to the size. A change of parallelism
+    without a setting: 0 ships at once, infinity leaves flushing to the size. A change of parallelism
     takes ``scale_cycles`` intervals. Between epochs sources pause for ``gap_s``.
     """
 

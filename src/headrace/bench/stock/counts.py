@@ -1,4 +1,4 @@
-"""Counts per key on stock Spark with a bound on RocksDB's memory: the peers of ``bench.hashing.larger_state``.
+"""Counts per key on stock Spark with a bound on RocksDB's memory: the peers of ``bench.spilling.larger_state``.
 
 One micro-batch reads all files, which is kindest to stock Spark: every key is fetched and stored once.
 """

@@ -24,7 +24,7 @@ def paced_source(name: str, schema: str, start_us: int, count_due: Callable[[int
             super().__init__((start, end))
             self.start, self.end = start, end
 
-    class Reader(DataSourceStreamReader):  # type: ignore[misc]
+    class StockReader(DataSourceStreamReader):  # type: ignore[misc]
         def initialOffset(self) -> dict[str, int]:
             return {"n": 0}
 
@@ -39,7 +39,7 @@ def paced_source(name: str, schema: str, start_us: int, count_due: Callable[[int
         def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
             yield rows(np.arange(partition.start, partition.end))
 
-    class Source(DataSource):  # type: ignore[misc]
+    class StockSource(DataSource):  # type: ignore[misc]
         @classmethod
         def name(cls) -> str:
             return name
@@ -48,6 +48,6 @@ def paced_source(name: str, schema: str, start_us: int, count_due: Callable[[int
             return schema
 
         def streamReader(self, schema: Any) -> DataSourceStreamReader:
-            return Reader()
+            return StockReader()
 
-    return Source
+    return StockSource

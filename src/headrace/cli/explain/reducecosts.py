@@ -1,6 +1,6 @@
-"""What each reduce of a batch job is expected to read and write beside its input (SCALLA 2.1, 2.4, 2.5).
+"""What each reduce of a batch job is expected to read and write besides its input (SCALLA 2.1, 2.4, 2.5).
 
-At most: every record may be a key of its own, and its state as large as the record. Hashing then spills what the
+An upper bound: every record may be a key of its own, and its state as large as the record. Hashing then spills what the
 formulas of ``model.hashcost`` say, sort-merge in the same memory what ``model.mergecost`` says.
 """
 
@@ -111,7 +111,7 @@ def _cost(plan: JobPlan, node: ReduceNode, input_bytes: int | None) -> ReduceCos
     )
     fits = moved == 0 and engine != "mr"
     spilled = 2 * input_bytes if engine == "mr" else int(moved * _PAGE_BYTES * subtasks)
-    beside = max(0, int(sort.moved_bytes) - 2 * input_bytes)  # reading the input and shuffling it is everyone's
+    beside = max(0, int(sort.moved_bytes) - 2 * input_bytes)  # every engine reads the input and shuffles it
     return ReduceCost(node.name, engine, why, input_bytes, memory, fits, passes, spilled, beside)
 
 

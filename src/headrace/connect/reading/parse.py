@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import pyarrow as pa
 import pyarrow.csv as arrow_csv
@@ -20,7 +19,6 @@ from headrace.connect.reading.lineblocks import MAX_LINE_BYTES, Block
 from headrace.connect.source import BadRecord
 from headrace.errors import SchemaError
 
-TextFormat = Literal["jsonl", "csv", "lines"]
 LINES_SCHEMA = pa.schema([("line", pa.string())])
 
 

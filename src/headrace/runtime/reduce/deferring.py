@@ -26,7 +26,7 @@ from headrace.runtime.reduce.overflow import Overflow, OverflowParts
 from headrace.state.durable.changes import Store
 from headrace.state.grouping import Rows
 from headrace.state.spill.bounds import Bound
-from headrace.state.spill.marks import Marks
+from headrace.state.spill.buckets import Marks
 
 _SPLIT_MARKS = 65_536
 """Bytes, while slices are loaded."""

@@ -71,11 +71,6 @@ class Overflow:
         return self._table_bytes + self.waiting.nbytes + self.resting.disk.nbytes + below
 
     @property
-    def levels(self) -> int:
-        """How many tables are in use now, one below the other."""
-        return 1 + (self._below.levels if self._below is not None else 0)
-
-    @property
     def spill_bytes(self) -> int:
         """Written to disk so far, at all levels."""
         return self.waiting.written_bytes + self.resting.disk.written_bytes + self._below_bytes

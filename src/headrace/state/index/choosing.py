@@ -18,7 +18,7 @@ from headrace.state.compiled import U8, U64, compiled
 _BITS = 12
 _SMALL_SHARE = 0.08
 _DRIFT = 1.25
-"""Refused records have become so much more frequent since memory was full: the hot keys have changed."""
+"""By how much refused records must have become more frequent since memory was full: the hot keys have changed."""
 _RECORDS_BETWEEN = 200_000
 
 

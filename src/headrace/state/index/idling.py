@@ -1,7 +1,7 @@
 """The list of idle rows, those that may be pushed out (compiled).
 
 It is filled by one look through all counters when the level rises, and only shrinks until the next rise: rows
-that are touched meanwhile are found out when it is their turn. Of rows that may be pushed out whether complete
+that are touched meanwhile are noticed when it is their turn. Of rows that may be pushed out whether complete
 or not, any is as likely to be taken (SCALLA 2.6). Complete ones are found by a hand that goes round the list.
 Each record pays for eight looks at rows that turn out incomplete, and unused looks are saved up to one round;
 so after a fruitless round of n idle rows, one that completes is found within n / 8 records.

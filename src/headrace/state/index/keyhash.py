@@ -40,7 +40,7 @@ def hash_all(table: Table, batch: KeyBatch) -> None:
 
 @inlined
 def hash_bytes(data: U8, start: Int, size: Int, salt: np.uint64) -> np.uint64:
-    """Eight bytes at a time; the last word overlaps the one before rather than being cut into bytes."""
+    """Eight bytes at a time; the last word overlaps the one before rather than being split into bytes."""
     found = mixed(salt + np.uint64(size) * _PER_BYTE)
     if size >= 8:
         for at in range(start, start + size - 8, 8):

@@ -9,7 +9,7 @@ ARENA_USED, ARENA_WASTE = 3, 4
 SHIFT, SEED, HASH_MASK = 5, 6, 7
 """How far to shift a hash to get its slot; what makes an index's hashes its own; bits of the hash in use (all)."""
 LIMIT, RULE, NOW, DICE = 8, 9, 10, 11
-"""Most live rows; the policy's rule; rows that expire by then are complete; the generator's state."""
+"""The maximum number of live rows; the policy's rule; rows that expire by then are complete; the generator's state."""
 LEVEL, LOWEST = 12, 13
 """A row whose counter is the level is idle; no counter is below the lowest."""
 IDLE, HAND, LOOKS = 14, 15, 16

@@ -38,9 +38,9 @@ ENGINES: dict[str, ResidencyPolicy] = {
     "dinc-marker": MARKER,
 }
 _RELIEF = 8
-"""One of so many rows leaves when states that grow have filled their room."""
+"""When growing states have filled their room, one row in so many leaves."""
 _HARDLY_COMBINED, _UNCOMBINED_TURNS = 0.9, 15
-"""To look for records of one key costs about a third of writing them, so it has to save a tenth at least."""
+"""Looking for records of one key costs about a third of writing them, so it has to save at least a tenth."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ class BoundedTable:
         if not spilled and rest is None and len(resident) <= 1:
             yield from ((self.table, self._kept(self.table.rows_of(pane))) for pane in resident)
             return
-        if self.bound.level:  # the table has served; its memory is needed for the next level's
+        if self.bound.level:  # the table is done; the next level's needs its memory
             for start in range(0, len(self.table), self._turn_rows):
                 self._to_disk(self.table.export(self.table.all_rows()[start : start + self._turn_rows]))
             self.table, spilled, resident = self._parts.table(1, INC), [0], []

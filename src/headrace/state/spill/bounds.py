@@ -27,7 +27,7 @@ _STATES_PER_BYTE = 4
 
 @dataclass(frozen=True, slots=True)
 class Frequent:
-    """Only keys with at least ``least`` of at most ``max_records`` records are asked for, ``coverage`` of them."""
+    """Only keys with at least ``minimum`` of at most ``max_records`` records are asked for, ``coverage`` of them."""
 
     minimum: float
     max_records: int
@@ -84,7 +84,7 @@ def rows_for(table: GroupTable, memory_bytes: int) -> tuple[int, int]:
 
     Where states vary in size, half of the room is left to them.
     """
-    rows = int(memory_bytes / _bytes_per_row(table))
+    rows = int(memory_bytes / bytes_per_row(table))
     turn = min(max(rows // 8, _MIN_TURN), _MAX_TURN)
     if table.index.policy.evicts:
         return max(rows - turn, 1), turn
@@ -104,11 +104,7 @@ def keys_for(table: GroupTable, memory_bytes: int, more_bytes: int, *, evicts: b
     return max(rows - turn if evicts else rows, 1), turn
 
 
-def memory_for(table: GroupTable, keys: int) -> int:
-    """The least memory in which so many keys fit if none is pushed out."""
-    return int((keys + 1) * _bytes_per_row(table))
-
-
-def _bytes_per_row(table: GroupTable) -> float:
+def bytes_per_row(table: GroupTable) -> float:
+    """Memory that a key takes, with what is left free for growth."""
     room = table.row_bytes if table.states_vary else _KEY_BYTES if table.varies else 0
     return (table.row_bytes + room) / TABLE_SHARE

@@ -1,6 +1,6 @@
 """Rows that do not fit in memory: files by pane and bucket, appended in order, read back whole.
 
-The files are node-local and never the truth: what they hold is part of the step's changes like rows
+The files are node-local and never authoritative: what they hold is part of the step's changes like rows
 in memory, so a checkpoint has it too and a restart writes the files anew. Writes go through one buffer of
 bounded size; each appends one block per bucket, with its checksum.
 """
@@ -182,7 +182,7 @@ class DiskRows:
 
     def close(self) -> None:
         """Remove the files, and the process's own directory with the last of them."""
-        # These lead back to the table that owns this, whose memory is needed at once and not when circles are found.
+        # These lead back to the table that owns this, whose memory is needed at once, not when cycles are collected.
         self._bucket_of = self._slice_of = _closed
         if self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)

@@ -12,7 +12,7 @@ from headrace.state.index.choosing import Choice, Chooser
 from headrace.state.index.keyindex import Admission, KeyIndex
 from headrace.state.index.policies import FREQUENT, INC
 from headrace.state.spill.bounded import ENGINES
-from headrace.state.spill.marks import Marks
+from headrace.state.spill.buckets import Marks
 
 _MARKS_PER_SLOT = 8
 Mask = npt.NDArray[np.bool_]
@@ -88,7 +88,7 @@ class Residents:
         self.index.release(evicted)
 
     def fewest(self, wanted: int, dice: np.random.Generator) -> Rows:
-        """Slots to clear: of keys that absorbed least where that is counted, else any."""
+        """Slots to clear: of keys that absorbed the fewest tuples where those are counted, else any."""
         rows = self.index.all_rows()
         if self.index.policy.counts:
             return rows[np.argsort(self.index.absorbed_of(rows), kind="stable")[:wanted]]

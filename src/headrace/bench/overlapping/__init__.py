@@ -1,0 +1,1 @@
+"""Experiments on overlapping windows over trades: panes, sharing, C-MR's moving averages."""

@@ -1,1 +1,0 @@
-"""Experiments on windows over trades: panes, sharing, C-MR's moving averages."""

@@ -1,0 +1,1 @@
+"""What the theses describe and no job runs: reference algorithms, and the tests of their facts."""
