@@ -1,4 +1,4 @@
-"""The real command in a process of its own, and what its answers look like."""
+"""The command, in this process or in one of its own, and what its answers look like."""
 
 from __future__ import annotations
 
@@ -9,13 +9,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
 import psutil
 import pytest
+
+from headrace.cli.main import main
 
 COMMAND = Path(sys.executable).with_name("headrace")
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -55,8 +59,41 @@ Headrace = Callable[..., Ended]
 
 
 @pytest.fixture
-def headrace(tmp_path: Path) -> Headrace:
-    """``headrace(*arguments)`` runs the command in ``tmp_path``; keyword arguments are environment variables."""
+def headrace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Headrace:
+    """``headrace(*arguments)`` runs the command in this process and undoes what loading an app changes.
+
+    Its directory is ``tmp_path``; keyword arguments are environment variables.
+    """
+
+    def run(*arguments: str | Path, **environment: str) -> Ended:
+        code, out, err = 0, StringIO(), StringIO()
+        with monkeypatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+            patch.chdir(tmp_path)
+            for name, value in {"PYTHONPATH": "", "COLUMNS": "200", **environment}.items():
+                patch.setenv(name, value)
+            patch.setattr(sys, "argv", ["headrace", *map(str, arguments)])
+            patch.setattr(sys, "path", list(sys.path))
+            patch.setattr(sys, "dont_write_bytecode", True)  # an app may be written twice within a second
+            try:
+                main()
+            except SystemExit as ended:
+                code = int(ended.code or 0)
+            _forget_modules(tmp_path, EXAMPLES)
+        return Ended(code, out.getvalue(), err.getvalue())
+
+    return run
+
+
+def _forget_modules(*directories: Path) -> None:
+    for name, module in list(sys.modules.items()):
+        path = Path(getattr(module, "__file__", None) or "")
+        if any(path.is_relative_to(directory) for directory in directories):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> Headrace:
+    """``command(*arguments)`` runs the installed command in a process of its own, as ``headrace`` does in this one."""
 
     def run(*arguments: str | Path, **environment: str) -> Ended:
         done = subprocess.run(
