@@ -7,13 +7,17 @@ JAVA := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/java,java)
 DEMO_ARGS ?=
 BENCH_ARGS ?=
 PYTEST_ARGS ?=
+ROUNDS ?= 10
+# Parts that run at the same time say all they have to say at once, when they end.
+IN_PIECES := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 
-.PHONY: help setup demo test check static unit bench java clean
+.PHONY: help setup demo test check static unit spark soak bench java clean
 
 help:
 	@echo "make demo    run the demo            (DEMO_ARGS='--seconds 60')"
 	@echo "make test    static checks and all tests"
-	@echo "make check   static checks and unit tests, in seconds, without Spark"
+	@echo "make check   static checks and unit tests, without Spark"
+	@echo "make soak    tests of properties on new examples, again and again (ROUNDS=100)"
 	@echo "make bench   list the experiments    (BENCH_ARGS='latency --rate 2000')"
 	@echo "make setup   only make the environment in .venv"
 
@@ -40,26 +44,30 @@ java:
 demo: java setup
 	@$(BIN)/headrace demo $(DEMO_ARGS)
 
-# All parts always run, so that one look at the end tells everything.
+# All parts always run, so that one look at the end tells everything. What computes has less priority than what
+# mostly waits for Spark, and fills its pauses.
 test: java setup
-	@status=0; \
-	$(MAKE) --no-print-directory static || status=1; \
-	$(BIN)/pytest -n 2 tests/unit $(PYTEST_ARGS) || status=1; \
-	$(BIN)/pytest -n 2 tests/cli $(PYTEST_ARGS) || status=1; \
-	$(BIN)/pytest tests --ignore tests/unit --ignore tests/cli $(PYTEST_ARGS) || status=1; \
-	exit $$status
+	@$(MAKE) --no-print-directory --keep-going --jobs=3 $(IN_PIECES) COMPUTING='nice -n 10' static unit spark
 
 check: static unit
 
 static: setup
 	@status=0; \
 	for check in "ruff check ." "ruff format --check ." "mypy" "lint-imports --no-logo"; do \
-	  echo "$$check"; $(BIN)/$$check || status=1; \
+	  echo "$$check"; $(COMPUTING) $(BIN)/$$check || status=1; \
 	done; \
 	exit $$status
 
 unit: setup
-	$(BIN)/pytest -n 2 tests/unit $(PYTEST_ARGS)
+	$(COMPUTING) $(BIN)/pytest -n 2 tests/unit tests/cli -m "not spark" $(PYTEST_ARGS)
+
+spark: java setup
+	$(BIN)/pytest -n 2 --dist loadgroup tests/spark tests/recovery tests/cli -m spark $(PYTEST_ARGS)
+
+soak: java setup
+	@for round in $$(seq $(ROUNDS)); do \
+	  HEADRACE_HYPOTHESIS=explore HEADRACE_EXAMPLES=10 $(BIN)/pytest -n 2 tests/unit -m soak $(PYTEST_ARGS) || exit 1; \
+	done
 
 bench: java setup
 	@$(BIN)/headrace bench $(or $(BENCH_ARGS),--list)
