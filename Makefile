@@ -11,7 +11,7 @@ ROUNDS ?= 10
 # Parts that run at the same time say all they have to say at once, when they end.
 IN_PIECES := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 
-.PHONY: help setup demo test check static unit spark soak bench java clean
+.PHONY: help setup demo test check static unit sessions processes soak bench java clean
 
 help:
 	@echo "make demo    run the demo            (DEMO_ARGS='--seconds 60')"
@@ -44,10 +44,9 @@ java:
 demo: java setup
 	@$(BIN)/headrace demo $(DEMO_ARGS)
 
-# All parts always run, so that one look at the end tells everything. What computes has less priority than what
-# mostly waits for Spark, and fills its pauses.
+# All parts always run, at the same time: what computes has less priority than what mostly waits for Spark.
 test: java setup
-	@$(MAKE) --no-print-directory --keep-going --jobs=3 $(IN_PIECES) COMPUTING='nice -n 10' static unit spark
+	@$(MAKE) --no-print-directory --keep-going --jobs=4 $(IN_PIECES) COMPUTING='nice -n 10' static unit sessions processes
 
 check: static unit
 
@@ -59,14 +58,21 @@ static: setup
 	exit $$status
 
 unit: setup
-	$(COMPUTING) $(BIN)/pytest -n 2 tests/unit tests/cli -m "not spark" $(PYTEST_ARGS)
+	$(COMPUTING) $(BIN)/pytest -n 2 tests/unit tests/cli --ignore tests/cli/test_cli_spark.py $(PYTEST_ARGS)
 
-spark: java setup
-	$(BIN)/pytest -n 2 --dist loadgroup tests/spark tests/recovery tests/cli -m spark $(PYTEST_ARGS)
+# Jobs in one Spark session that they share.
+sessions: java setup
+	$(BIN)/pytest tests/spark $(PYTEST_ARGS)
 
-soak: java setup
+# Jobs in processes with a session of their own, some of which are killed.
+processes: java setup
+	$(BIN)/pytest tests/recovery tests/cli/test_cli_spark.py $(PYTEST_ARGS)
+
+soak: setup
 	@for round in $$(seq $(ROUNDS)); do \
-	  HEADRACE_HYPOTHESIS=explore HEADRACE_EXAMPLES=10 $(BIN)/pytest -n 2 tests/unit -m soak $(PYTEST_ARGS) || exit 1; \
+	  echo "round $$round of $(ROUNDS)"; \
+	  HEADRACE_HYPOTHESIS=explore HEADRACE_EXAMPLES=5 $(BIN)/pytest -n 2 tests/unit -m "hypothesis or soak" $(PYTEST_ARGS) \
+	    || exit 1; \
 	done
 
 bench: java setup

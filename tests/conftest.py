@@ -14,5 +14,9 @@ settings.register_profile("explore", deadline=None, database=None, print_blob=Tr
 settings.load_profile(os.environ.get("HEADRACE_HYPOTHESIS", "steady"))
 
 
+# Java's second compiler pays for programs that run for minutes; here it takes half of the time.
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "soak: random moments or seeds, of which ``make soak`` tries more")

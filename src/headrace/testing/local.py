@@ -28,6 +28,9 @@ from headrace.runtime.plan import JobPlan
 from headrace.state.durable.segments import write_durably
 from headrace.state.durable.versions import Manifest, Versions
 
+_PATIENCE_S = 120.0
+"""How long a step of an epoch may take: on a machine that is busy otherwise nothing hangs, all is slow."""
+
 Pause = Callable[[int, int], float]
 """Stage and subtask → seconds to hold a row back; for trying interleavings."""
 
@@ -87,7 +90,7 @@ class LocalRun:
                 pipe.close()
             for stage in stages:
                 for task in (t for t in tasks if t.stage == stage.index):
-                    task.join(60)
+                    task.join(_PATIENCE_S)
                 if stage.index + 1 < len(stages):
                     for pipe in pipes[stage.index + 1]:
                         pipe.close()
@@ -99,7 +102,7 @@ class LocalRun:
                 for task in own:
                     task.start()
                 for task in own:
-                    task.join(60)
+                    task.join(_PATIENCE_S)
                 if stage.index + 1 < len(stages):
                     for pipe in pipes[stage.index + 1]:
                         pipe.close()
@@ -205,7 +208,7 @@ class _Channel:
 
     def wait(self, kind: str, token: str | None, timeout_s: float) -> dict[str, Any]:
         try:
-            message = self.inbox.get(timeout=min(timeout_s, 10))
+            message = self.inbox.get(timeout=min(timeout_s, _PATIENCE_S))
         except queue.Empty:
             raise ChannelError(f"no {kind!r}") from None
         if message["kind"] == "fenced":
@@ -247,8 +250,8 @@ class _Task(threading.Thread):
     def exhausted(self) -> bool:
         if not self.is_alive():
             return True
-        reports = [r for r in self.run_of.reports if r["stage"] == self.stage and r["index"] == self.index]
-        return bool(reports) and reports[-1]["exhausted"]
+        mine = (r for r in reversed(self.run_of.reports) if (r["stage"], r["index"]) == (self.stage, self.index))
+        return bool(next(mine, {}).get("exhausted"))
 
     def run(self) -> None:
         name = f"{id(self.run_of)}-{self.stage}-{self.index}-{self.query}".encode()
