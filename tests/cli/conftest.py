@@ -23,6 +23,8 @@ from headrace.cli.main import main
 
 COMMAND = Path(sys.executable).with_name("headrace")
 EXAMPLES = Path(__file__).parents[2] / "examples"
+PATIENCE_S = 500.0
+"""On a machine that is busy otherwise nothing hangs, all is slow."""
 
 APP = """
     import headrace as hr
@@ -100,7 +102,7 @@ def command(tmp_path: Path) -> Headrace:
             [COMMAND, *map(str, arguments)],
             capture_output=True,
             text=True,
-            timeout=170,
+            timeout=PATIENCE_S,
             cwd=tmp_path,
             env={**os.environ, "COLUMNS": "200", **environment},
             check=False,
@@ -125,7 +127,7 @@ class Running:
                 start_new_session=True,
             )
 
-    def wait_for(self, condition: Callable[[], bool], timeout_s: float = 90.0) -> None:
+    def wait_for(self, condition: Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:
         deadline_s = time.monotonic() + timeout_s
         while not condition():
             assert self.process.poll() is None, f"the command ended early: {self._said.read_text()}"
@@ -135,7 +137,7 @@ class Running:
     def end(self, number: signal.Signals) -> Ended:
         """Send a signal to the command alone, and wait for its end."""
         self.process.send_signal(number)
-        out, _ = self.process.communicate(timeout=90)
+        out, _ = self.process.communicate(timeout=PATIENCE_S)
         return Ended(self.process.returncode, out, self._said.read_text())
 
     def kill(self) -> None:

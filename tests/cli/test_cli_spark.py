@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -10,8 +13,6 @@ FIGURES = {
     "items", "items_per_s", "p50_ms", "p99_ms", "p999_ms", "max_ms", "lost", "duplicated", "wrong", "seconds", "cpu_s",
     "peak_rss_mb", "load_1m", "epochs", "longest_gap_ms",
 }  # fmt: skip
-
-pytestmark = pytest.mark.timeout(170)
 
 ENDLESS = """
     import headrace as hr
@@ -158,3 +159,19 @@ def test_a_violated_constraint_is_told_by_the_exit_code(command, app, bound, cod
     done = command("run", "app.py", "--strict", "--json")
     assert done.code == code, done.err
     assert (done.answer["violations"] > 0) is (code == 3)
+
+
+def test_an_example_as_a_script(examples, tmp_path):
+    """``python examples/word_count.py`` on Spark."""
+    done = subprocess.run(
+        [sys.executable, examples / "word_count.py"],
+        capture_output=True,
+        text=True,
+        timeout=500,
+        cwd=tmp_path,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[:2] == ["24 the", "6 river"]
+    assert list(tmp_path.glob("headrace-*")) == []

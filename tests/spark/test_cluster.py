@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 import headrace as hr
 
@@ -20,7 +19,6 @@ def numbered(n: np.ndarray[Any, np.dtype[np.int64]]) -> dict[str, Any]:
     return {"n": n, "key": n * 7 % KEYS, "ts": n * 1000 // RATE}
 
 
-@pytest.mark.timeout(240)
 def test_subtasks_move_between_executors(cluster: Any, tmp_path: Any) -> None:
     job = hr.Job("cluster")
     source = hr.generate(numbered, rate=f"{RATE}/s", total=RATE * SECONDS)
@@ -46,7 +44,6 @@ def test_subtasks_move_between_executors(cluster: Any, tmp_path: Any) -> None:
 
 
 # latency-guarantees fact 29 on executors: those that come and go with the load lose and double no item
-@pytest.mark.timeout(240)
 def test_executors_come_and_go_with_the_load(cluster: Any, tmp_path: Path) -> None:
     """Records are dear while a file exists, so that one executor cannot keep up with them."""
     dear = tmp_path / "dear"
