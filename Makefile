@@ -8,10 +8,11 @@ DEMO_ARGS ?=
 BENCH_ARGS ?=
 PYTEST_ARGS ?=
 ROUNDS ?= 10
+WARM := $(BIN)/python -c 'from headrace.state.warming import warm; warm()'
 # Parts that run at the same time say all they have to say at once, when they end.
 IN_PIECES := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 
-.PHONY: help setup demo test check static unit sessions processes soak bench java clean
+.PHONY: help setup kernels demo test check static unit sessions processes soak bench java clean
 
 help:
 	@echo "make demo    run the demo            (DEMO_ARGS='--seconds 60')"
@@ -30,8 +31,12 @@ $(STAMP): pyproject.toml
 	  { echo "Python's venv module is missing: install it (for example 'apt-get install python3-venv')"; exit 1; }
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
-	$(BIN)/python -c 'from headrace.state.warming import warm; warm()'
+	$(WARM)
 	@touch $(STAMP)
+
+# Those that have changed since setup are compiled once, for all processes that use them.
+kernels: setup
+	@$(WARM)
 
 # One sentence instead of Spark's stack trace.
 java:
@@ -45,7 +50,7 @@ demo: java setup
 	@$(BIN)/headrace demo $(DEMO_ARGS)
 
 # All parts always run, at the same time: what computes has less priority than what mostly waits for Spark.
-test: java setup
+test: java kernels
 	@$(MAKE) --no-print-directory --keep-going --jobs=4 $(IN_PIECES) COMPUTING='nice -n 10' static unit sessions processes
 
 check: static unit
@@ -57,7 +62,7 @@ static: setup
 	done; \
 	exit $$status
 
-unit: setup
+unit: kernels
 	$(COMPUTING) $(BIN)/pytest -n 2 tests/unit tests/cli --ignore tests/cli/test_cli_spark.py $(PYTEST_ARGS)
 
 # Jobs in one Spark session that they share.
@@ -68,7 +73,7 @@ sessions: java setup
 processes: java setup
 	$(BIN)/pytest tests/recovery tests/cli/test_cli_spark.py $(PYTEST_ARGS)
 
-soak: setup
+soak: kernels
 	@for round in $$(seq $(ROUNDS)); do \
 	  echo "round $$round of $(ROUNDS)"; \
 	  HEADRACE_HYPOTHESIS=explore HEADRACE_EXAMPLES=5 $(BIN)/pytest -n 2 tests/unit -m "hypothesis or soak" $(PYTEST_ARGS) \
