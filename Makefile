@@ -7,13 +7,18 @@ JAVA := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/java,java)
 DEMO_ARGS ?=
 BENCH_ARGS ?=
 PYTEST_ARGS ?=
+ROUNDS ?= 10
+WARM := $(BIN)/python -c 'from headrace.state.warming import warm; warm()'
+# Parts that run at the same time say all they have to say at once, when they end.
+IN_PIECES := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 
-.PHONY: help setup demo test check static unit bench java clean
+.PHONY: help setup kernels demo test check static unit sessions processes soak bench java clean
 
 help:
 	@echo "make demo    run the demo            (DEMO_ARGS='--seconds 60')"
 	@echo "make test    static checks and all tests"
-	@echo "make check   static checks and unit tests, in seconds, without Spark"
+	@echo "make check   static checks and unit tests, without Spark"
+	@echo "make soak    tests of properties on new examples, again and again (ROUNDS=100)"
 	@echo "make bench   list the experiments    (BENCH_ARGS='latency --rate 2000')"
 	@echo "make setup   only make the environment in .venv"
 
@@ -26,8 +31,12 @@ $(STAMP): pyproject.toml
 	  { echo "Python's venv module is missing: install it (for example 'apt-get install python3-venv')"; exit 1; }
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
-	$(BIN)/python -c 'from headrace.state.warming import warm; warm()'
+	$(WARM)
 	@touch $(STAMP)
+
+# Those that have changed since setup are compiled once, for all processes that use them.
+kernels: setup
+	@$(WARM)
 
 # One sentence instead of Spark's stack trace.
 java:
@@ -40,26 +49,36 @@ java:
 demo: java setup
 	@$(BIN)/headrace demo $(DEMO_ARGS)
 
-# All parts always run, so that one look at the end tells everything.
-test: java setup
-	@status=0; \
-	$(MAKE) --no-print-directory static || status=1; \
-	$(BIN)/pytest -n 2 tests/unit $(PYTEST_ARGS) || status=1; \
-	$(BIN)/pytest -n 2 tests/cli $(PYTEST_ARGS) || status=1; \
-	$(BIN)/pytest tests --ignore tests/unit --ignore tests/cli $(PYTEST_ARGS) || status=1; \
-	exit $$status
+# All parts always run, at the same time: what computes has less priority than what mostly waits for Spark.
+test: java kernels
+	@$(MAKE) --no-print-directory --keep-going --jobs=4 $(IN_PIECES) COMPUTING='nice -n 10' static unit sessions processes
 
 check: static unit
 
 static: setup
 	@status=0; \
 	for check in "ruff check ." "ruff format --check ." "mypy" "lint-imports --no-logo"; do \
-	  echo "$$check"; $(BIN)/$$check || status=1; \
+	  echo "$$check"; $(COMPUTING) $(BIN)/$$check || status=1; \
 	done; \
 	exit $$status
 
-unit: setup
-	$(BIN)/pytest -n 2 tests/unit $(PYTEST_ARGS)
+unit: kernels
+	$(COMPUTING) $(BIN)/pytest -n 2 tests/unit tests/cli --ignore tests/cli/test_cli_spark.py $(PYTEST_ARGS)
+
+# Jobs in one Spark session that they share.
+sessions: java setup
+	$(BIN)/pytest tests/spark $(PYTEST_ARGS)
+
+# Jobs in processes with a session of their own, some of which are killed.
+processes: java setup
+	$(BIN)/pytest tests/recovery tests/cli/test_cli_spark.py $(PYTEST_ARGS)
+
+soak: kernels
+	@for round in $$(seq $(ROUNDS)); do \
+	  echo "round $$round of $(ROUNDS)"; \
+	  HEADRACE_HYPOTHESIS=explore HEADRACE_EXAMPLES=5 $(BIN)/pytest -n 2 tests/unit -m "hypothesis or soak" $(PYTEST_ARGS) \
+	    || exit 1; \
+	done
 
 bench: java setup
 	@$(BIN)/headrace bench $(or $(BENCH_ARGS),--list)

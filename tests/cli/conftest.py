@@ -1,4 +1,4 @@
-"""The real command in a process of its own, and what its answers look like."""
+"""The command, in this process or in one of its own, and what its answers look like."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -17,8 +19,12 @@ from typing import Any
 import psutil
 import pytest
 
+from headrace.cli.main import main
+
 COMMAND = Path(sys.executable).with_name("headrace")
 EXAMPLES = Path(__file__).parents[2] / "examples"
+PATIENCE_S = 500.0
+"""On a machine that is busy otherwise nothing hangs, all is slow."""
 
 APP = """
     import headrace as hr
@@ -55,15 +61,48 @@ Headrace = Callable[..., Ended]
 
 
 @pytest.fixture
-def headrace(tmp_path: Path) -> Headrace:
-    """``headrace(*arguments)`` runs the command in ``tmp_path``; keyword arguments are environment variables."""
+def headrace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Headrace:
+    """``headrace(*arguments)`` runs the command in this process and undoes what loading an app changes.
+
+    Its directory is ``tmp_path``; keyword arguments are environment variables.
+    """
+
+    def run(*arguments: str | Path, **environment: str) -> Ended:
+        code, out, err = 0, StringIO(), StringIO()
+        with monkeypatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+            patch.chdir(tmp_path)
+            for name, value in {"PYTHONPATH": "", "COLUMNS": "200", **environment}.items():
+                patch.setenv(name, value)
+            patch.setattr(sys, "argv", ["headrace", *map(str, arguments)])
+            patch.setattr(sys, "path", list(sys.path))
+            patch.setattr(sys, "dont_write_bytecode", True)  # an app may be written twice within a second
+            try:
+                main()
+            except SystemExit as ended:
+                code = int(ended.code or 0)
+            _forget_modules(tmp_path, EXAMPLES)
+        return Ended(code, out.getvalue(), err.getvalue())
+
+    return run
+
+
+def _forget_modules(*directories: Path) -> None:
+    for name, module in list(sys.modules.items()):
+        path = Path(getattr(module, "__file__", None) or "")
+        if any(path.is_relative_to(directory) for directory in directories):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> Headrace:
+    """``command(*arguments)`` runs the installed command in a process of its own, as ``headrace`` does in this one."""
 
     def run(*arguments: str | Path, **environment: str) -> Ended:
         done = subprocess.run(
             [COMMAND, *map(str, arguments)],
             capture_output=True,
             text=True,
-            timeout=170,
+            timeout=PATIENCE_S,
             cwd=tmp_path,
             env={**os.environ, "COLUMNS": "200", **environment},
             check=False,
@@ -88,7 +127,7 @@ class Running:
                 start_new_session=True,
             )
 
-    def wait_for(self, condition: Callable[[], bool], timeout_s: float = 90.0) -> None:
+    def wait_for(self, condition: Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:
         deadline_s = time.monotonic() + timeout_s
         while not condition():
             assert self.process.poll() is None, f"the command ended early: {self._said.read_text()}"
@@ -98,7 +137,7 @@ class Running:
     def end(self, number: signal.Signals) -> Ended:
         """Send a signal to the command alone, and wait for its end."""
         self.process.send_signal(number)
-        out, _ = self.process.communicate(timeout=90)
+        out, _ = self.process.communicate(timeout=PATIENCE_S)
         return Ended(self.process.returncode, out, self._said.read_text())
 
     def kill(self) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -10,8 +13,6 @@ FIGURES = {
     "items", "items_per_s", "p50_ms", "p99_ms", "p999_ms", "max_ms", "lost", "duplicated", "wrong", "seconds", "cpu_s",
     "peak_rss_mb", "load_1m", "epochs", "longest_gap_ms",
 }  # fmt: skip
-
-pytestmark = pytest.mark.timeout(170)
 
 ENDLESS = """
     import headrace as hr
@@ -30,7 +31,7 @@ def expected_sums() -> set[tuple[int, int, int]]:
 
 
 @pytest.mark.parametrize("mode", ["batch", "microbatch"])
-def test_a_bounded_job_runs_to_its_end(headrace, app, published, tmp_path, mode):
+def test_a_bounded_job_runs_to_its_end(command, app, published, tmp_path, mode):
     app("def twice(n):\n    return 2 * n\n", name="arithmetic.py")
     app(
         """
@@ -50,7 +51,7 @@ def test_a_bounded_job_runs_to_its_end(headrace, app, published, tmp_path, mode)
             hr.run(job)
         """
     )
-    done = headrace("run", "app.py", "--mode", mode, "--json")
+    done = command("run", "app.py", "--mode", mode, "--json")
     assert done.code == 0, done.err
     assert {(r["key"], r["n"], r["total"]) for r in published(tmp_path / "out")} == expected_sums()
     answer = done.answer
@@ -62,7 +63,7 @@ def test_a_bounded_job_runs_to_its_end(headrace, app, published, tmp_path, mode)
     assert "log4j" not in done.err
 
 
-def test_a_stopped_job_commits_and_goes_on(headrace, started, app, published, tmp_path):
+def test_a_stopped_job_commits_and_goes_on(command, started, app, published, tmp_path):
     """SIGTERM in the middle of a real-time run; then the same checkpoint again."""
     app(ENDLESS)
     running = started("run", "app.py", "--checkpoint", "state", "--parallelism", "1", "--json")
@@ -76,18 +77,18 @@ def test_a_stopped_job_commits_and_goes_on(headrace, started, app, published, tm
     before = latest_counts(published(tmp_path / "out"))
     assert sum(before.values()) == first.answer["items"]
 
-    second = headrace("run", "app.py", "--checkpoint", "state", "--parallelism", "1", "--seconds", "2", "--json")
+    second = command("run", "app.py", "--checkpoint", "state", "--parallelism", "1", "--seconds", "2", "--json")
     assert second.code == 0, second.err
     assert second.answer["items"] >= 1000
     after = latest_counts(published(tmp_path / "out"))
     assert sum(after.values()) == first.answer["items"] + second.answer["items"]
 
-    epochs = headrace("state", "ls", "state", "--json").answer["epochs"]
+    epochs = command("state", "ls", "state", "--json").answer["epochs"]
     assert epochs[-1]["offsets"]["numbers"]["0"]["next"] == sum(after.values())
-    assert headrace("state", "show", "state", "--json").answer["broken"] == 0
+    assert command("state", "show", "state", "--json").answer["broken"] == 0
 
 
-def test_a_failing_function_is_named_with_record_and_line(headrace, app):
+def test_a_failing_function_is_named_with_record_and_line(command, app):
     app(
         """
         import headrace as hr
@@ -101,7 +102,7 @@ def test_a_failing_function_is_named_with_record_and_line(headrace, app):
         )
         """
     )
-    done = headrace("run", "app.py", "--mode", "batch", "--json")
+    done = command("run", "app.py", "--mode", "batch", "--json")
     assert done.code == 1
     assert done.answer["kind"] == "UserCodeError"
     assert done.answer["state"] == "failed"
@@ -111,10 +112,10 @@ def test_a_failing_function_is_named_with_record_and_line(headrace, app):
     assert "Traceback" not in done.err
 
 
-def test_demo(headrace, tmp_path):
+def test_demo(command, tmp_path):
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    done = headrace("demo", "--headless", "--seconds", "8", "--json", TMPDIR=str(scratch))
+    done = command("demo", "--headless", "--seconds", "8", "--json", TMPDIR=str(scratch))
     assert done.code == 0, done.err
     answer = done.answer
     assert set(answer) >= FIGURES
@@ -127,8 +128,8 @@ def test_demo(headrace, tmp_path):
     assert list(scratch.glob("headrace-*")) == []
 
 
-def test_doctor_tries_real_time_mode(headrace):
-    done = headrace("doctor", "--json")
+def test_doctor_tries_real_time_mode(command):
+    done = command("doctor", "--json")
     assert done.code == 0, done.err
     checks = {check["name"]: check["found"] for check in done.answer["checks"]}
     assert "Spark 4.3" in checks["Spark"]
@@ -143,7 +144,7 @@ def latest_counts(rows: list[dict[str, int]]) -> dict[int, int]:
 
 
 @pytest.mark.parametrize(("bound", "code"), [("1 ms", 3), ("20 s", 0)])
-def test_a_violated_constraint_is_told_by_the_exit_code(headrace, app, bound, code):
+def test_a_violated_constraint_is_told_by_the_exit_code(command, app, bound, code):
     app(
         f"""
         import headrace as hr
@@ -155,6 +156,22 @@ def test_a_violated_constraint_is_told_by_the_exit_code(headrace, app, bound, co
         job.constrain(numbers >> counts, mean="{bound}", over="2 s")
         """
     )
-    done = headrace("run", "app.py", "--strict", "--json")
+    done = command("run", "app.py", "--strict", "--json")
     assert done.code == code, done.err
     assert (done.answer["violations"] > 0) is (code == 3)
+
+
+def test_an_example_as_a_script(examples, tmp_path):
+    """``python examples/word_count.py`` on Spark."""
+    done = subprocess.run(
+        [sys.executable, examples / "word_count.py"],
+        capture_output=True,
+        text=True,
+        timeout=500,
+        cwd=tmp_path,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[:2] == ["24 the", "6 river"]
+    assert list(tmp_path.glob("headrace-*")) == []

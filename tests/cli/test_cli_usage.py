@@ -19,10 +19,10 @@ def test_every_command_has_help(headrace, command):
     assert done.err == ""
 
 
-def test_version(headrace):
+def test_version(command):
     from headrace import __version__
 
-    done = headrace("--version")
+    done = command("--version")
     assert (done.code, done.out) == (0, f"headrace {__version__}\n")
 
 
@@ -84,15 +84,15 @@ def test_a_syntax_error_names_its_line(headrace, app):
     assert "Traceback" not in done.err
 
 
-def test_an_illegal_job_fails_before_spark_starts(headrace, app):
-    done = headrace("run", app("import headrace as hr\njob = hr.Job('x')\n"), "--json")
+def test_an_illegal_job_fails_before_spark_starts(command, app):
+    done = command("run", app("import headrace as hr\njob = hr.Job('x')\n"), "--json")
     assert done.code == 1
     assert done.answer["kind"] == "GraphError"
     assert "has no source" in done.err
 
 
-def test_missing_java_is_one_sentence_with_the_fix(headrace, app):
-    done = headrace("run", app(), "--json", JAVA_HOME="/nonexistent")
+def test_missing_java_is_one_sentence_with_the_fix(command, app):
+    done = command("run", app(), "--json", JAVA_HOME="/nonexistent")
     assert done.code == 1
     assert done.answer["kind"] == "EnvironmentMissingError"
     assert done.err.startswith("error: JAVA_HOME is /nonexistent, but there is no bin/java in it: install OpenJDK")

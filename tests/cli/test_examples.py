@@ -1,10 +1,8 @@
-"""Every example gives its known answers, in all three modes without Spark; two of them on Spark as scripts."""
+"""Every example gives its known answers, in all three modes without Spark; one on Spark is in ``test_cli_spark``."""
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from collections import Counter
 from datetime import UTC, datetime
@@ -255,20 +253,3 @@ def test_dead_letters(example, published, tmp_path, mode):
     )
     assert [letter["step"] for letter in letters].count("orders") == 2
     assert any("this line is not a record" in letter["record"] for letter in letters)
-
-
-@pytest.mark.timeout(170)
-def test_an_example_as_a_script(examples, tmp_path):
-    """``python examples/word_count.py`` on Spark; ``headrace run`` of an app is in ``test_cli_spark``."""
-    done = subprocess.run(
-        [sys.executable, examples / "word_count.py"],
-        capture_output=True,
-        text=True,
-        timeout=160,
-        cwd=tmp_path,
-        env={**os.environ, "TMPDIR": str(tmp_path)},
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[:2] == ["24 the", "6 river"]
-    assert list(tmp_path.glob("headrace-*")) == []

@@ -9,25 +9,23 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 import headrace as hr
 
-RATE, SECONDS, KEYS = 500, 14, 40
+RATE, SECONDS, KEYS = 500, 10, 40
 
 
 def numbered(n: np.ndarray[Any, np.dtype[np.int64]]) -> dict[str, Any]:
     return {"n": n, "key": n * 7 % KEYS, "ts": n * 1000 // RATE}
 
 
-@pytest.mark.timeout(240)
-def test_subtasks_move_between_executors(tmp_path: Any) -> None:
+def test_subtasks_move_between_executors(cluster: Any, tmp_path: Any) -> None:
     job = hr.Job("cluster")
     source = hr.generate(numbered, rate=f"{RATE}/s", total=RATE * SECONDS)
     counted = job.source("items", source, event_time="ts").key_by("key").window(hr.tumbling("1 s"))
     counted.reduce(name="n", n=hr.count(), total=hr.sum("n")).sink("out", hr.rows())
-    # Epochs of 5 s, so that half of one is repeated after a failure: on a cluster their length is chosen at the start.
-    run = hr.start(job, master="local-cluster[2,4,1024]", recovery="2.5 s", checkpoint=tmp_path)
+    # Epochs of 3 s, so that half of one is repeated after a failure: on a cluster their length is chosen at the start.
+    run = hr.start(job, spark=cluster, recovery="1.5 s", checkpoint=tmp_path)
     run.wait()
     rows = run.rows("out")
     expected: dict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0])
@@ -46,8 +44,7 @@ def test_subtasks_move_between_executors(tmp_path: Any) -> None:
 
 
 # latency-guarantees fact 29 on executors: those that come and go with the load lose and double no item
-@pytest.mark.timeout(240)
-def test_executors_come_and_go_with_the_load(tmp_path: Path) -> None:
+def test_executors_come_and_go_with_the_load(cluster: Any, tmp_path: Path) -> None:
     """Records are dear while a file exists, so that one executor cannot keep up with them."""
     dear = tmp_path / "dear"
 
@@ -62,7 +59,7 @@ def test_executors_come_and_go_with_the_load(tmp_path: Path) -> None:
     counted.sink("out", hr.rows())
     job.constrain(items >> worked, mean="200 ms", over="2 s")
     run = hr.start(
-        job, master="local-cluster[2,4,1024]", epoch="2 s", parallelism=1, report="500 ms", checkpoint=tmp_path / "state",
+        job, spark=cluster, epoch="2 s", parallelism=1, report="500 ms", checkpoint=tmp_path / "state",
         executors=(1, 2), release="2 s",
     )  # fmt: skip
     try:

@@ -9,6 +9,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from soaking import MORE
 from tests.unit.plants import Run, drive, job_of, line
 
 from headrace.control.constraints import PathConstraint, paths_between
@@ -201,7 +202,8 @@ def random_graph(rng: random.Random) -> Topology:
 
 
 # Random graphs: whatever the shape, a bound with room in it is reached, and the loop stays sane.
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(4 * MORE))
 def test_random_graphs_keep_their_bounds(seed: int) -> None:
     rng = random.Random(seed)
     topology = random_graph(rng)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -16,11 +15,11 @@ from acts import InActs, in_acts, play
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from reference import Record, Row
+from soaking import MORE
 
 import headrace as hr
 from headrace.testing import run_local
 
-MORE = int(os.environ.get("HEADRACE_EXAMPLES", "1"))
 MODES = ("realtime", "microbatch", "batch")
 Workflow = Callable[[Any, Sequence[Sequence[Record]], int], tuple[hr.Job, workflows.Expected]]
 WORKFLOWS = [workflows.all_reducers, workflows.all_windows, workflows.all_steps]

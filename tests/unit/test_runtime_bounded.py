@@ -109,8 +109,10 @@ def test_keys_that_reach_a_threshold_are_told_once_and_early(kept: dict[str, Any
     frequent.sink("out", callback(print))
     run = LocalRun(job, tmp_path)
     try:
-        run.epoch(seconds=0.5)
-        early = {row["k"]: row["n"] for row in run.rows("out")}
+        early: dict[int, int] = {}
+        while not early and not run.finished:
+            run.epoch(seconds=0.5)
+            early = {row["k"]: row["n"] for row in run.rows("out")}
         run.run(seconds=20)
         found = [row["k"] for row in run.rows("out")]
     finally:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 import reference as ref
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from soaking import MORE
 
 import headrace as hr
 from headrace.connect.callback import callback
@@ -30,7 +30,6 @@ from headrace.runtime.reduce.reduce import Place
 from headrace.state.durable.changes import digest_of, merge_chain
 from headrace.testing import LocalRun, run_local
 
-MORE = int(os.environ.get("HEADRACE_EXAMPLES", "1"))
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64())])
 REDUCERS = {"n": hr.count(), "total": hr.sum("v")}
 LISTS = {"vs": hr.collect_list("v")}
@@ -133,7 +132,7 @@ def epochs(draw: st.DrawFn) -> list[list[tuple[list[int], list[int], int]]]:
 @pytest.mark.parametrize("engine", ["auto", "inc", "dinc", "dinc-marker"])
 @pytest.mark.parametrize("reducers", [REDUCERS, LISTS, NO_COMBINE], ids=["sums", "lists", "no combine"])
 @given(epochs(), st.data())
-@settings(max_examples=6 * MORE, phases=[Phase.generate], deadline=None)
+@settings(max_examples=3 * MORE, phases=[Phase.generate], deadline=None)
 def test_equal_to_the_step_without_a_bound(
     tmp_path_factory: Any, window: str, engine: str, reducers: Any, script: Any, data: st.DataObject
 ) -> None:
@@ -184,6 +183,8 @@ def skewed(n: Any) -> dict[str, Any]:
     return {"k": (2_000 * u**4).astype(np.int64), "v": n % 97, "ts": n // 4}
 
 
+TOTALS = {"running": 3_000, "count": 2_500, "session": 1_500}
+"""Records that are more than 100 KB of state."""
 API_WINDOWS: dict[str, Any] = {"running": None, "count": hr.count_window(3), "session": hr.session_window("100 ms")}
 
 
@@ -197,8 +198,8 @@ def told(rows: list[dict[str, Any]], window: str) -> list[str]:
     ("engine", "mode"), [*((engine, "realtime") for engine in ENGINES), ("auto", "microbatch"), ("auto", "batch")]
 )
 def test_every_engine_in_every_mode(window: str, engine: str, mode: str, to_disk: list[int]) -> None:
-    free = run_local(job_of(API_WINDOWS[window], 6_000), mode=mode)["out"]
-    bounded = run_local(job_of(API_WINDOWS[window], 6_000, engine=engine, memory="100 KB"), mode=mode)["out"]
+    free = run_local(job_of(API_WINDOWS[window], TOTALS[window]), mode=mode)["out"]
+    bounded = run_local(job_of(API_WINDOWS[window], TOTALS[window], engine=engine, memory="100 KB"), mode=mode)["out"]
     assert sum(to_disk) > 500
     assert told(bounded, window) == told(free, window)
 
@@ -206,7 +207,7 @@ def test_every_engine_in_every_mode(window: str, engine: str, mode: str, to_disk
 # scalla fact 39: kill and restart; the second run loads what the first had in memory and on disk
 @pytest.mark.parametrize("window", WINDOWS)
 def test_a_restart_goes_on_with_state_beyond_memory(window: str, tmp_path: Path, to_disk: list[int]) -> None:
-    total = 6_000
+    total = TOTALS[window]
     rows: list[dict[str, Any]] = []
     for seconds in (0.3, 20.0):
         job = job_of(API_WINDOWS[window], total, f"{2 * total}/s", memory="100 KB")

@@ -42,6 +42,9 @@ from headrace.state.durable.segments import write_durably
 from headrace.state.durable.versions import Manifest, Versions
 from headrace.tokens import Token
 
+_PATIENCE_S = 120.0
+"""How long a step of an epoch may take: on a machine that is busy otherwise nothing hangs, all is slow."""
+
 Pause = Callable[[int, int], float]
 """Stage and subtask → seconds to hold a row back; for trying interleavings."""
 
@@ -103,7 +106,7 @@ class LocalRun:
                 pipe.close()
             for stage in stages:
                 for task in (t for t in tasks if t.stage == stage.index):
-                    task.join(60)
+                    task.join(_PATIENCE_S)
                 if stage.index + 1 < len(stages):
                     for pipe in pipes[stage.index + 1]:
                         pipe.close()
@@ -115,7 +118,7 @@ class LocalRun:
                 for task in own:
                     task.start()
                 for task in own:
-                    task.join(60)
+                    task.join(_PATIENCE_S)
                 if stage.index + 1 < len(stages):
                     for pipe in pipes[stage.index + 1]:
                         pipe.close()
@@ -221,7 +224,7 @@ class _Channel:
 
     def wait(self, turn: type[Turn], timeout_s: float, *, token: Token | None = None) -> Turn:
         try:
-            message = self.inbox.get(timeout=min(timeout_s, 10))
+            message = self.inbox.get(timeout=min(timeout_s, _PATIENCE_S))
         except queue.Empty:
             raise ChannelError(f"no {turn.__name__!r}") from None
         if isinstance(message, Fenced):
@@ -263,8 +266,9 @@ class _Task(threading.Thread):
     def exhausted(self) -> bool:
         if not self.is_alive():
             return True
-        reports = [r for r in self.run_of.reports if r.place == (self.stage, self.index)]
-        return bool(reports) and reports[-1].exhausted
+        place = (self.stage, self.index)
+        newest = next((r for r in reversed(self.run_of.reports) if r.place == place), None)
+        return newest is not None and newest.exhausted
 
     def run(self) -> None:
         name = f"{id(self.run_of)}-{self.stage}-{self.index}-{self.query}".encode()
