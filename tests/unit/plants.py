@@ -10,8 +10,8 @@ from typing import Any
 from headrace.control.constraints import PathConstraint, paths_between
 from headrace.control.decisions import Decision, Outcome
 from headrace.control.loop import Cycle, decide, look
+from headrace.control.policy import ControlledJob, ControlPolicy, ControlSettings
 from headrace.control.remembered import State
-from headrace.control.settings import ControlledJob, ControlPolicy, ControlSettings
 from headrace.control.standing import Standing
 from headrace.control.topology import ControlledStep, StepEdge, Topology
 from headrace.control.view import View

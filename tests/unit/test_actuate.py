@@ -17,8 +17,8 @@ from headrace.actuate.controller import Controller, orders_of, wanted_subtasks
 from headrace.actuate.ledger import Ledger
 from headrace.actuate.ranks import Ranks
 from headrace.config import Settings
+from headrace.control.policy import SettingsChange
 from headrace.control.remembered import State
-from headrace.control.settings import SettingsChange
 from headrace.driver.planning import plan_job
 from headrace.errors import ConfigError, GraphError
 from headrace.graph.slots import fitted

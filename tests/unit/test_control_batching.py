@@ -12,7 +12,7 @@ from tests.unit.plants import drive, job_of, line
 
 from headrace.control.batching import lowest, next_deadline_ms, step_latencies, targets_ms
 from headrace.control.constraints import PathConstraint, paths_between
-from headrace.control.settings import ControlledJob, ControlPolicy, ControlSettings
+from headrace.control.policy import ControlledJob, ControlPolicy, ControlSettings
 from headrace.control.topology import ControlledStep, StepEdge, Topology
 from headrace.measure.moments import Moments
 from headrace.measure.report import ChannelId, Report, SubtaskId, SubtaskReport

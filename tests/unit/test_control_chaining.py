@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from tests.unit.plants import drive, job_of, line
 
 from headrace.control.chaining import CEILING, chain_of, chainable, chained_edges, partition, primary_chains
+from headrace.control.policy import ControlledJob, Overrides
 from headrace.control.remembered import State
-from headrace.control.settings import ControlledJob, Overrides
 from headrace.control.topology import ControlledStep, StepEdge, Topology
 from headrace.testing.loads import steady
 from headrace.testing.plant import Plant

@@ -16,8 +16,8 @@ from headrace.control import buffersizes as buffers
 from headrace.control.constraints import PathConstraint, paths_between
 from headrace.control.decisions import Decision, Expectation, compare
 from headrace.control.loop import decide
+from headrace.control.policy import ControlledJob, ControlPolicy, ControlSettings, Overrides, SettingsChange
 from headrace.control.remembered import State
-from headrace.control.settings import ControlledJob, ControlPolicy, ControlSettings, Overrides, SettingsChange
 from headrace.control.topology import ControlledStep
 from headrace.errors import GraphError
 from headrace.measure import moments

@@ -13,7 +13,7 @@ from soaking import MORE
 from tests.unit.plants import Run, drive, job_of, line
 
 from headrace.control.constraints import PathConstraint, paths_between
-from headrace.control.settings import ControlledJob, ControlPolicy, ControlSettings
+from headrace.control.policy import ControlledJob, ControlPolicy, ControlSettings
 from headrace.control.topology import ControlledStep, StepEdge, Topology
 from headrace.measure.moments import merge
 from headrace.measure.report import ChannelId, Report

@@ -13,8 +13,8 @@ from tests.unit.plants import Run, drive, job_of, line
 
 from headrace.control.constraints import PathConstraint
 from headrace.control.kingman import Station, ceiling, fit_of
+from headrace.control.policy import ControlledJob, ControlPolicy
 from headrace.control.scaling import Wish, rebalance, resolve, scale_reactively
-from headrace.control.settings import ControlledJob, ControlPolicy
 from headrace.control.topology import ControlledStep, StepEdge, Topology
 from headrace.model.queueing import kingman
 from headrace.testing.loads import Load, stairs, steady

@@ -33,7 +33,6 @@ SAME_NAME = {
     "demo": "the command in a room with its workflow",
     "explain": "the command in a room with what it explains",
     "reduce": "the operator in a room with its variants",
-    "wire": "how reports are packed, and the room of what crosses from stage to stage",
 }
 """Names that a module and a package share, each with the reason."""
 

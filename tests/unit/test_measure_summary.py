@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.plants import line
 
-from headrace.control.settings import ControlSettings
+from headrace.control.policy import ControlSettings
 from headrace.control.topology import ControlledStep
 from headrace.measure.moments import Moments, merge
 from headrace.measure.recent import EdgeParts, Recent

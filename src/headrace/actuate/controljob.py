@@ -9,7 +9,7 @@ from math import ceil
 from headrace.config import Settings
 from headrace.control.constraints import PathConstraint, paths_between
 from headrace.control.executors import PATIENCE_S
-from headrace.control.settings import ControlledJob, ControlPolicy, Overrides
+from headrace.control.policy import ControlledJob, ControlPolicy, Overrides
 from headrace.control.topology import ControlledStep, StepEdge, Topology
 from headrace.errors import ConfigError
 from headrace.graph.nodes import Constraint, SinkNode, SourceNode, StepOptions

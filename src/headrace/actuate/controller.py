@@ -14,8 +14,8 @@ from headrace.actuate.ledger import Ledger
 from headrace.actuate.ranks import Ranks
 from headrace.control.decisions import Decision, Outcome
 from headrace.control.loop import decide
+from headrace.control.policy import ControlledJob, ControlSettings, Overrides, SettingsChange
 from headrace.control.remembered import State
-from headrace.control.settings import ControlledJob, ControlSettings, Overrides, SettingsChange
 from headrace.control.standing import Standing
 from headrace.graph.slots import elastic_legs
 from headrace.graph.stages import Layout

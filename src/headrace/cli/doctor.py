@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from headrace.cli import checks, options
+from headrace.cli import arguments, checks
 from headrace.cli.answers import FAILED, answering
 from headrace.cli.chatter import quiet_spark
 from headrace.cli.checks import Finding, Problem
@@ -33,8 +33,8 @@ _SPARK_NEEDS = ("packages", "Java", "Spark")
 
 def doctor(
     quick: Annotated[bool, typer.Option("--quick", help="Leave out the checks that start Spark.")] = False,
-    json: options.Json = False,
-    traceback: options.Traceback = False,
+    json: arguments.Json = False,
+    traceback: arguments.Traceback = False,
 ) -> None:
     """Check Java, Python, packages, memory, cores, ports, the control channel, Spark, and real-time mode.
 

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from headrace.api.job import Job
 from headrace.bench.measuring.figures import TreeWatch
-from headrace.cli import options
+from headrace.cli import arguments
 from headrace.cli.answers import VIOLATED, answering, messages
 from headrace.cli.apps import load_job
 from headrace.cli.chatter import quiet_spark
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 
 def run(
-    app: options.App,
-    mode: options.Mode = "realtime",
+    app: arguments.App,
+    mode: arguments.Mode = "realtime",
     master: Annotated[
         str, typer.Option(help="Where Spark runs: local\\[n], local-cluster\\[…], spark://…")
     ] = "local[*]",
@@ -43,13 +43,13 @@ def run(
     recovery: Annotated[
         str | None, typer.Option(help="How much input a failure may repeat on average, for example '60 s'.")
     ] = None,
-    parallelism: options.Parallelism = None,
+    parallelism: arguments.Parallelism = None,
     executors: Annotated[
         str | None, typer.Option(help="Executors of a cluster, minimum to maximum, as constraints need them: '1:4'.")
     ] = None,
-    strict: options.Strict = False,
-    json: options.Json = False,
-    traceback: options.Traceback = False,
+    strict: arguments.Strict = False,
+    json: arguments.Json = False,
+    traceback: arguments.Traceback = False,
 ) -> None:
     """Run a job until its input ends, --seconds are over, or Ctrl-C or SIGTERM asks it to stop.
 

@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from headrace.cli import options
+from headrace.cli import arguments
 from headrace.cli.answers import FAILED, answering, messages
 from headrace.units import in_words
 
@@ -19,7 +19,7 @@ state = typer.Typer(help="Look into a checkpoint: epochs, slices, sizes, offsets
 
 
 @state.command()
-def ls(checkpoint: options.Checkpoint, json: options.Json = False, traceback: options.Traceback = False) -> None:
+def ls(checkpoint: arguments.Checkpoint, json: arguments.Json = False, traceback: arguments.Traceback = False) -> None:
     """List the epochs that a checkpoint can go on from, newest last."""
     with answering(as_json=json, traceback=traceback) as answer:
         from headrace.cli.checkpoints import epochs_of, open_checkpoint
@@ -44,12 +44,12 @@ def ls(checkpoint: options.Checkpoint, json: options.Json = False, traceback: op
 
 @state.command()
 def show(
-    checkpoint: options.Checkpoint,
+    checkpoint: arguments.Checkpoint,
     step: Annotated[str | None, typer.Option(help="Only this step.")] = None,
     slice: Annotated[int | None, typer.Option(min=0, help="Only this slice.")] = None,
     limit: Annotated[int, typer.Option(min=0, help="Rows shown per slice; 0 shows none.")] = 20,
-    json: options.Json = False,
-    traceback: options.Traceback = False,
+    json: arguments.Json = False,
+    traceback: arguments.Traceback = False,
 ) -> None:
     """Read the newest state, check every block against its checksum and every slice against its digest.
 

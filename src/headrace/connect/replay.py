@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from headrace.connect.duetimes import ByRate, ByRecordedTime, Schedule, Unscheduled
 from headrace.connect.pace import Rate, as_pace
 from headrace.connect.reading.cursors import open_cursor
 from headrace.connect.reading.formats import (
@@ -22,7 +23,6 @@ from headrace.connect.reading.inference import as_schema, empty_batch
 from headrace.connect.reading.lineblocks import BLOCK_BYTES, PACED_BLOCK_BYTES
 from headrace.connect.reading.pieces import Cursor, Position
 from headrace.connect.reading.times import column_us
-from headrace.connect.schedules import ByRate, ByRecordedTime, Schedule, Unscheduled
 from headrace.connect.source import Offset, Poll
 from headrace.errors import ConfigError, SchemaError, StateError
 from headrace.schemas import SchemaLike

@@ -14,10 +14,10 @@ from headrace.control.chaining import Chain, chain_of
 from headrace.control.constraints import Path
 from headrace.control.decisions import Decision, Expectation
 from headrace.control.kingman import Station
+from headrace.control.policy import SettingsChange
 from headrace.control.proposals import Proposal, hold
 from headrace.control.remembered import Rest
 from headrace.control.scaling import Plan, Wish, bottlenecks, scale_reactively
-from headrace.control.settings import SettingsChange
 from headrace.control.standing import Standing, budget
 from headrace.control.view import View
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 
 from headrace.control.decisions import Decision, Expectation, Outcome, compare
 from headrace.control.elastic import propose_scaling
+from headrace.control.policy import ControlledJob, SettingsChange
 from headrace.control.proposals import Proposal, hold, propose_chains, propose_deadlines, propose_sizes
 from headrace.control.remembered import FRESH_INTERVALS, State
-from headrace.control.settings import ControlledJob, SettingsChange
 from headrace.control.standing import Standing, standing
 from headrace.control.view import View
 from headrace.measure.recent import Recent

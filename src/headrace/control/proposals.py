@@ -10,7 +10,7 @@ from headrace.control.buffersizes import next_size_bytes
 from headrace.control.chaining import CEILING, SPLIT, Chain, chain_of, chained_edges, partition, primary_chains
 from headrace.control.constraints import Path, in_words
 from headrace.control.decisions import Action, Decision, Expectation
-from headrace.control.settings import SettingsChange
+from headrace.control.policy import SettingsChange
 from headrace.control.standing import Standing, budget
 from headrace.control.view import View
 from headrace.measure.moments import mean_of

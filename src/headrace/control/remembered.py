@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from headrace.control.decisions import Decision
-from headrace.control.settings import ControlledJob, ControlPolicy, ControlSettings, SettingsChange
+from headrace.control.policy import ControlledJob, ControlPolicy, ControlSettings, SettingsChange
 from headrace.control.view import View
 from headrace.measure.recent import Recent
 from headrace.measure.report import ChannelId

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from headrace.control.chaining import Chain, chains_on
 from headrace.control.constraints import Path, steps_of
 from headrace.control.kingman import Station, fit_of
-from headrace.control.settings import ControlledJob, ControlSettings
+from headrace.control.policy import ControlledJob, ControlSettings
 from headrace.control.standing import Standing
 from headrace.control.topology import Topology
 from headrace.measure.report import ChannelId, ChannelReport

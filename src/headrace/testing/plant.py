@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from headrace.control.chaining import Chain
-from headrace.control.settings import ControlSettings
+from headrace.control.policy import ControlSettings
 from headrace.control.topology import Topology
 from headrace.measure.report import ChannelId, Report, SubtaskId
 from headrace.measure.trace import Observation
@@ -18,7 +18,7 @@ from headrace.testing.buffering import Floats
 from headrace.testing.gauges import Gauges
 from headrace.testing.lindley import BORN, COLUMNS, EDGE, FIRST, SENDER
 from headrace.testing.plant_model import PlantModel
-from headrace.testing.wiring import Wiring
+from headrace.testing.plantwiring import Wiring
 
 
 class Plant:

@@ -19,7 +19,7 @@ import pyarrow.parquet
 from headrace.bench.measuring.cputime import Took, driver_cpu_s
 from headrace.bench.overlapping.trades import symbol_names
 from headrace.bench.overlapping.trades_windows import TradeWindows
-from headrace.bench.stock.session import drained, open_stock
+from headrace.bench.stock.stocksession import drained, open_stock
 from headrace.errors import RunFailedError
 
 

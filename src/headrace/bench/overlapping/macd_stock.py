@@ -32,7 +32,7 @@ from headrace.bench.overlapping.macd_answers import (
 from headrace.bench.overlapping.macd_jobs import Stored
 from headrace.bench.overlapping.trades import START_S, SYMBOLS, Trades, symbol_names
 from headrace.bench.stock.opensource import paced_source
-from headrace.bench.stock.session import open_stock
+from headrace.bench.stock.stocksession import open_stock
 from headrace.connect.pace import as_pace
 from headrace.errors import RunFailedError
 

@@ -9,7 +9,7 @@ import tempfile
 from typing import Any
 
 from headrace.bench.measuring.peakmemory import peak_rss_mb
-from headrace.bench.stock.session import drained, open_stock
+from headrace.bench.stock.stocksession import drained, open_stock
 
 _ROCKSDB = "spark.sql.streaming.stateStore.rocksdb"
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 from headrace.bench.measuring.figures import TreeWatch, latency_figures
 from headrace.bench.stock.counts import stock_counts
 from headrace.bench.stock.opensource import paced_source
-from headrace.bench.stock.session import drained, open_stock
+from headrace.bench.stock.stocksession import drained, open_stock
 from headrace.errors import RunFailedError
 
 

@@ -16,7 +16,7 @@ from rich.live import Live
 from rich.text import Text
 
 from headrace.bench.measuring.figures import TreeWatch
-from headrace.cli import options
+from headrace.cli import arguments
 from headrace.cli.answers import FAILED, answering, messages
 from headrace.cli.chatter import quiet_spark
 from headrace.cli.demo.board import Board
@@ -36,9 +36,9 @@ def demo(
     seconds: Annotated[float, typer.Option(min=1.0, help="How long tweets come.")] = 30.0,
     headless: Annotated[bool, typer.Option("--headless", help="Lines of text instead of a live board.")] = False,
     keep: Annotated[Path | None, typer.Option(help="Keep results and checkpoint in this new directory.")] = None,
-    strict: options.Strict = False,
-    json: options.Json = False,
-    traceback: options.Traceback = False,
+    strict: arguments.Strict = False,
+    json: arguments.Json = False,
+    traceback: arguments.Traceback = False,
 ) -> None:
     """Run a small workflow on Spark in real-time mode and watch it.
 

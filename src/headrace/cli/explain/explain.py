@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from headrace.cli import options
+from headrace.cli import arguments
 from headrace.cli.answers import answering
 from headrace.cli.apps import load_job
 from headrace.config import Settings
@@ -14,14 +14,14 @@ _NOWHERE = Path("headrace-explain-has-no-checkpoint")
 
 
 def explain(
-    app: options.App,
-    mode: options.Mode = "realtime",
-    parallelism: options.Parallelism = None,
-    rate: options.Rate = None,
-    calibrate: options.Calibrate = False,
-    trace: options.Trace = None,
-    json: options.Json = False,
-    traceback: options.Traceback = False,
+    app: arguments.App,
+    mode: arguments.Mode = "realtime",
+    parallelism: arguments.Parallelism = None,
+    rate: arguments.Rate = None,
+    calibrate: arguments.Calibrate = False,
+    trace: arguments.Trace = None,
+    json: arguments.Json = False,
+    traceback: arguments.Traceback = False,
 ) -> None:
     """Show a job's graph, stages, schemas, constraints and Spark settings, each with its reason."""
     with answering(as_json=json, traceback=traceback) as answer:
