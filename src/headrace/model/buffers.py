@@ -27,7 +27,7 @@ class Flushes:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class RowFlow:
     """What one subtask receives: rows per second from all senders, and items in them.
 
     ``seen_items`` is the size of the row that an item finds itself in; larger rows hold more items, so
@@ -72,7 +72,7 @@ def paced_flushes(every_s: float, record_bytes: float, buffering: Buffering) -> 
     return Flushes(Gathered(lifetime_s, 1 / records), records * every_s, 0.0)
 
 
-def rows_of(flushes: Flushes, items_per_s: float, senders: int, receivers: int) -> Rows:
+def rows_of(flushes: Flushes, items_per_s: float, senders: int, receivers: int) -> RowFlow:
     """Every sender's buffers, split by key over all receivers; keys are taken to be spread evenly.
 
     A flush of n items has a row for a receiver unless all n went elsewhere. The number of items is 1 +
@@ -82,7 +82,7 @@ def rows_of(flushes: Flushes, items_per_s: float, senders: int, receivers: int) 
     n = max(1.0, flush_items)
     filled = min(1.0, flush_items) * (1 - (1 - 1 / receivers) ** n)
     others = (n - 1) / receivers
-    return Rows(
+    return RowFlow(
         per_s=senders * filled / flushes.cycle_s,
         items=flush_items / receivers / filled,
         items_var=others,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from headrace.errors import UnstableError
-from headrace.model.buffers import Buffering, Flushes, Rows, flushes_of, paced_flushes, rows_of
+from headrace.model.buffers import Buffering, Flushes, RowFlow, flushes_of, paced_flushes, rows_of
 from headrace.model.laws import Gamma, Law, Uniform, WaitLaw
 from headrace.model.phases import EpochGap, Phase, PhasedPath
 from headrace.model.queueing import Spread, daley_wait_s, expected_wait_s, merged_cv2
@@ -118,7 +118,7 @@ def _buffer(stage: StagePhases, flushes: Flushes) -> Phase:
     return Phase(f"{stage.name}: buffer", (flushes.gathered,))
 
 
-def _phases(stage: StagePhases, rows: Rows, bounded: bool) -> list[Phase]:
+def _phases(stage: StagePhases, rows: RowFlow, bounded: bool) -> list[Phase]:
     phases = [_queue(stage, rows, bounded), _service(stage, rows)]
     transfer = stage.transfer.laws(rows.seen_items * stage.item_bytes)
     if transfer:
@@ -131,17 +131,17 @@ def _phases(stage: StagePhases, rows: Rows, bounded: bool) -> list[Phase]:
     return phases
 
 
-def _row_s(stage: StagePhases, rows: Rows) -> float:
+def _row_s(stage: StagePhases, rows: RowFlow) -> float:
     return stage.row_s + rows.items * stage.item_s
 
 
-def _arrivals_cv2(stage: StagePhases, rows: Rows) -> float:
+def _arrivals_cv2(stage: StagePhases, rows: RowFlow) -> float:
     if stage.arrivals_cv2 is not None:
         return stage.arrivals_cv2
     return merged_cv2(rows.sender_cv2, rows.senders, rows.per_s * _row_s(stage, rows))
 
 
-def _queue(stage: StagePhases, rows: Rows, bounded: bool) -> Phase:
+def _queue(stage: StagePhases, rows: RowFlow, bounded: bool) -> Phase:
     """Rows wait as in a G/G/1 queue of groups, and within a group for those before them."""
     mean_s = _row_s(stage, rows)
     var_s2 = stage.row_var_s2 + rows.items * stage.item_var_s2 + rows.items_var * stage.item_s**2
@@ -157,7 +157,7 @@ def _queue(stage: StagePhases, rows: Rows, bounded: bool) -> Phase:
     return Phase(f"{stage.name}: queue", (wait, Uniform(0.0, (group - 1) * mean_s)))
 
 
-def _wait(stage: StagePhases, rows: Rows, service: Spread, busy: float, bounded: bool) -> WaitLaw:
+def _wait(stage: StagePhases, rows: RowFlow, service: Spread, busy: float, bounded: bool) -> WaitLaw:
     """A queue's wait, with what no theory of independent arrivals covers.
 
     Merging makes periodic senders look the more regular the busier the queue is. But two that are in
@@ -176,7 +176,7 @@ def _wait(stage: StagePhases, rows: Rows, service: Spread, busy: float, bounded:
     return WaitLaw(stage.wait_error * (mean_s + in_step_s), share)
 
 
-def _service(stage: StagePhases, rows: Rows) -> Phase:
+def _service(stage: StagePhases, rows: RowFlow) -> Phase:
     items = rows.seen_items
     mean_s = stage.row_s + items * stage.item_s
     var_s2 = stage.row_var_s2 + items * stage.item_var_s2 + rows.items_var * stage.item_s**2

@@ -118,7 +118,7 @@ class Failed(_Message, frozen=True, tag="failed"):
         return Failed(query, place, "Exception", f"{type(error).__name__}: {error}")
 
 
-class Rows(_Message, frozen=True, tag="rows"):
+class RowsShown(_Message, frozen=True, tag="rows"):
     """Rows that the driver is to show, as JSON data."""
 
     step: str
@@ -179,7 +179,7 @@ class Ping(_Message, frozen=True, tag="ping"):
     """Only tests whether a worker can be reached."""
 
 
-ToDriver = Hello | Loaded | Described | Reported | Failed | Rows | ClockAsked
+ToDriver = Hello | Loaded | Described | Reported | Failed | RowsShown | ClockAsked
 ToWorker = Planned | Go | Sealed | Fenced | Ordered | ClockTold | Ping
 Reply = tuple[bytes, ToWorker]
 """To whom, and what."""

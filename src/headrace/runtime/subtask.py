@@ -16,7 +16,7 @@ from headrace.connect.sink import Staged
 from headrace.errors import FencedError, ProtocolError
 from headrace.runtime.build import build_stage
 from headrace.runtime.clock import now_us
-from headrace.runtime.messages import Fenced, Ordered, Rows, ToDriver, ToWorker
+from headrace.runtime.messages import Fenced, Ordered, RowsShown, ToDriver, ToWorker
 from headrace.runtime.operators.sinks import DeadLetters
 from headrace.runtime.plan import Description, JobPlan, Ticket
 from headrace.runtime.reporting import Reporter
@@ -244,4 +244,4 @@ class Subtask:
             raise FencedError(message.why)
 
     def _tell_rows(self, step: str, rows: list[dict[str, Any]]) -> None:
-        self._control.tell(Rows(step, rows))
+        self._control.tell(RowsShown(step, rows))

@@ -37,7 +37,7 @@ from headrace.runtime.messages import (
     Ordered,
     Reply,
     Reported,
-    Rows,
+    RowsShown,
     ToDriver,
 )
 from headrace.runtime.orders import Orders
@@ -304,7 +304,7 @@ class Supervisor:
                     self._journal.note_engines(message)
                 case Failed() if message.query == self._coordinator.query:
                     self._failures.append(message)
-                case Rows():
+                case RowsShown():
                     node = self.plan.graph.by_name.get(message.step)
                     if isinstance(node, SinkNode) and isinstance(node.sink, ConsoleSink):
                         node.sink.show(message.step, message.rows)

@@ -18,7 +18,7 @@ from headrace.testing.buffering import Floats
 from headrace.testing.gauges import Gauges
 from headrace.testing.lindley import BORN, COLUMNS, EDGE, FIRST, SENDER
 from headrace.testing.plant_model import PlantModel
-from headrace.testing.plantwiring import Wiring
+from headrace.testing.plantwiring import PlantWiring
 
 
 class Plant:
@@ -30,7 +30,7 @@ class Plant:
         self.created = self.consumed = 0
         self._random = np.random.default_rng(seed)
         self._luck = np.random.default_rng([seed, 1])
-        self._wiring = Wiring(topology)
+        self._wiring = PlantWiring(topology)
         self._waiting_cycles: dict[str, tuple[int, int]] = {}
         self._late: list[Report] = []
 

@@ -17,7 +17,7 @@ from headrace.testing.buffering import Floats, OpenBuffer
 from headrace.testing.lindley import BORN, COLUMNS, EDGE, QUEUED, Server
 
 
-class Wiring:
+class PlantWiring:
     """The buffers, servers and held windows of a topology; one server per subtask of a chain."""
 
     def __init__(self, topology: Topology) -> None:
