@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -94,3 +95,12 @@ def test_what_only_its_own_kind_refers_to_is_dead(tmp_path: Path) -> None:
     found = Reached(modules_under(tmp_path / "house", ()), [("house.entry", "main")], ())
     unused = [f"house.unused.{name}" for name in ("LIMIT", "first", "second")]
     assert found.dead() == [*unused, "house.used.Kept.forgotten"]
+
+
+def test_the_walks_of_the_map_lead_through_files_that_exist() -> None:
+    guide = (SRC.parent.parent / "CONTRIBUTING.md").read_text()
+    walks = guide[guide.index("### Three walks") : guide.index("## How code should look")]
+    stops = [stop for stop in re.findall(r"`([a-z_/]+/[a-z_]+)`", walks) if not stop.startswith("tests/")]
+    assert len(stops) > 40
+    files = [str(path.relative_to(SRC).with_suffix("")) for path in SRC.rglob("*.py")]
+    assert [stop for stop in stops if not any(f"/{file}".endswith(f"/{stop}") for file in files)] == []
