@@ -156,7 +156,7 @@ def disagreements_of(runs: dict[str, ScheduleOutcome], budget_bytes: int) -> lis
         "ODF uses the budget up, and reading stops": odf.stopped_ms > 0,
         "hybrid stays within the budget": hybrid.peak_mb <= budget_bytes / 1e6,
         "hybrid stops reading for a tenth of ODF's time at most": hybrid.stopped_ms <= odf.stopped_ms / 10,
-        "MEM needs the smallest memory": mem.peak_mb < min(odf.peak_mb, hybrid.peak_mb),
+        "MEM needs less memory than the others": mem.peak_mb < min(odf.peak_mb, hybrid.peak_mb),
         "before the burst hybrid is as fast as ODF": hybrid.calm_ms < 1.5 * odf.calm_ms,
     }
     return [finding for finding, holds in findings.items() if not holds]
