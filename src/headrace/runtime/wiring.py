@@ -12,7 +12,7 @@ from headrace.graph.nodes import PaneNode, ReduceNode
 from headrace.graph.stages import Edge, Stage
 from headrace.graph.windowing import TimeWindow
 from headrace.runtime.metering.meter import StepMeter
-from headrace.runtime.operators.operator import Operator
+from headrace.runtime.operators.operator import Operator, Receiver
 from headrace.runtime.operators.usercode import DeadLetter, Guard
 from headrace.runtime.plan import JobPlan
 from headrace.runtime.reduce.reduce import make_table
@@ -48,16 +48,19 @@ class Wiring:
         ]  # fmt: skip
 
     def connect(self, border: Sequence[EdgeWriter]) -> Links | None:
-        """Append to all operators' outputs; where the leg has several stages, by links."""
+        """Give all operators their outputs; where the leg has several stages, steps that may move get links."""
         layout, stage = self.plan.layout, self.stage
-        if stage.first < stage.last:
-            ways_out = {writer.edge.id: writer for writer in border}
-            links = [self._link(edge, ways_out.get(edge.id)) for edge in layout.inside(stage) if not self._join(edge)]
-            return Links(layout, stage, {link.edge.id: link for link in links}, self.stamp)
+        ways_out, links = {writer.edge.id: writer for writer in border}, {}
         for edge in layout.inside(stage):
-            self._join(edge)
+            if self._stays(edge):
+                self._feed(edge, self.operators[edge.target])
+            elif stage.first < stage.last:
+                links[edge.id] = self._link(edge, ways_out.get(edge.id))
+                self._feed(edge, links[edge.id])
+        if stage.first < stage.last:
+            return Links(layout, stage, links, self.stamp)
         for writer in border:
-            self.operators[writer.edge.source].outputs.append((writer, 0))
+            self._feed(writer.edge, writer)
         return None
 
     def inbound(self, edge: Edge) -> Inbound:
@@ -66,13 +69,14 @@ class Wiring:
         meter = ChannelMeter(edge.id, operator.meter, settings.sample_share, self.stamp)
         return Inbound(edge, operator, self._schema_of(edge), operator.combined_schema, settings.slices, meter)
 
-    def _join(self, edge: Edge) -> bool:
-        """Let one operator call the other, if both are here and stay."""
+    def _stays(self, edge: Edge) -> bool:
+        """Whether both ends are here whatever is ordered, so that one operator calls the other."""
         ends = {edge.source, edge.target}
-        stay = ends <= self.operators.keys() and not ends & self.plan.layout.movable
-        if stay:
-            self.operators[edge.source].outputs.append((self.operators[edge.target], edge.port))
-        return stay
+        return ends <= self.operators.keys() and not ends & self.plan.layout.movable
+
+    def _feed(self, edge: Edge, target: Receiver) -> None:
+        if edge.source in self.operators:
+            self.operators[edge.source].outputs.append((target, edge.port))
 
     def _link(self, edge: Edge, way_out: EdgeWriter | None) -> Link:
         """An edge of a leg with several stages, at this one of them."""
@@ -84,10 +88,7 @@ class Wiring:
             writer = EdgeWriter(inner, stage.subtasks, settings.slices, self.stamp, shuffled=False, hop=hop)
         step = here.meter if here is not None else StepMeter(edge.target)
         meter = ChannelMeter(edge.id, step, settings.sample_share, self.stamp)
-        link = Link(edge, self._schema_of(edge), way_out or here, writer, meter)
-        if edge.source in self.operators:
-            self.operators[edge.source].outputs.append((link, edge.port))
-        return link
+        return Link(edge, self._schema_of(edge), way_out or here, writer, meter)
 
     def _schema_of(self, edge: Edge) -> pa.Schema:
         """What is on an edge; a step that it passes through changes nothing."""

@@ -123,7 +123,7 @@ class Operator:
                 self.pass_on_watermark()
 
     def pass_on_watermark(self) -> None:
-        """Tell all who read this step up to where nothing older follows."""
+        """Tell all who read this step that nothing older than its watermark follows."""
         watermark_us = min(self.watermark_us, self.held_us())
         if watermark_us > self._passed_on_us:
             self._passed_on_us = watermark_us

@@ -27,7 +27,7 @@ class Outlet:
     ) -> None:
         self._plan, self._stage, self._stamp = plan, plan.layout.stages[stage], stamp
         self._edges = [*(links.writers if links is not None else ()), *border]
-        self._receivers = plan.layout.stages[stage + 1].active if self._edges else 0
+        self._active = plan.layout.stages[stage + 1].active if self._edges else 0
         self._index = 0
         self._moved = False
         self._chained = Orders().chained
@@ -39,7 +39,7 @@ class Outlet:
         """A new attempt, as which of the stage's subtasks; it starts with the orders of its ticket."""
         self._index = index
         for edge in self._edges:
-            edge.begin(index, ticket.places, self._receivers)
+            edge.begin(index, ticket.places, self._active)
         if self.links is not None:
             self.links.begin()
         self.obey(ticket.orders)
