@@ -1,7 +1,7 @@
 """What one worker tells the driver once per interval, as values.
 
 A *customer* is what a subtask takes from its input queue at once: a buffer in Headrace, an item in
-the thesis. Service times, gaps and queue waits must count the same customers; utilisation is then
+the thesis. Service times, inter-arrival times and queue waits must count the same customers; utilisation is then
 the same for either.
 
 Parts of a report travel as short lists, without the names of their fields: reports go out every second.
@@ -67,7 +67,7 @@ class ChannelReport(msgspec.Struct, frozen=True, array_like=True):
     """One channel, measured by its receiver: where items spent their time on it.
 
     ``wait_ms`` is an item's time in the open buffer (the thesis's output batch latency), and
-    ``lifetime_ms`` a buffer's, from its first item to the cut; never from cut to cut, which would
+    ``lifetime_ms`` a buffer's, from its first item to its flush; never from flush to flush, which would
     show a wait on channels where nothing waits.
     """
 

@@ -8,7 +8,7 @@ attempt names it by its token.
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -181,6 +181,8 @@ class Ping(_Message, frozen=True, tag="ping"):
 
 ToDriver = Hello | Loaded | Described | Reported | Failed | Rows | ClockAsked
 ToWorker = Planned | Go | Sealed | Fenced | Ordered | ClockTold | Ping
+Turn = TypeVar("Turn", bound=Planned | Go | Sealed)
+"""What a subtask waits for on its way through an epoch."""
 Reply = tuple[bytes, ToWorker]
 """To whom, and what."""
 
