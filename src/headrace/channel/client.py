@@ -17,12 +17,10 @@ from headrace.runtime.messages import (
     ClockAsked,
     ClockTold,
     Fenced,
-    Go,
     Ping,
-    Planned,
-    Sealed,
     ToDriver,
     ToWorker,
+    Turn,
     encode,
     read_as_worker,
 )
@@ -33,7 +31,6 @@ _IDLE_TALK = (Ping, ClockTold)
 """Messages that mean nothing when nobody waits for them."""
 _EXCHANGES = 8
 _EXCHANGE_S = 0.25
-Turn = TypeVar("Turn", bound=Planned | Go | Sealed)
 Kind = TypeVar("Kind", bound=ToWorker)
 
 

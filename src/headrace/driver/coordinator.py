@@ -109,7 +109,7 @@ class Coordinator:
         """A subtask has started."""
         if hello.query != self.query:
             return [(sender, Fenced("this worker belongs to a query that was replaced"))]
-        if not self._has(hello.place):
+        if not self.has(hello.place):
             return [(sender, Fenced(f"the job has no subtask {hello.index} of stage {hello.stage}"))]
         if self.holding and self.at_border:
             self.held = True
@@ -254,7 +254,8 @@ class Coordinator:
             return None
         return member
 
-    def _has(self, place: Place) -> bool:
+    def has(self, place: Place) -> bool:
+        """Whether the job, as it is laid out now, has such a subtask."""
         stage, index = place
         stages = self.plan.layout.stages
         return 0 <= stage < len(stages) and 0 <= index < stages[stage].subtasks

@@ -67,7 +67,7 @@ class ChannelReport(msgspec.Struct, frozen=True, array_like=True):
     """One channel, measured by its receiver: where items spent their time on it.
 
     ``wait_ms`` is an item's time in the open buffer (the thesis's output batch latency), and
-    ``lifetime_ms`` a buffer's, from its first item to the flush; never from flush to flush, which would
+    ``lifetime_ms`` a buffer's, from its first item to its flush; never from flush to flush, which would
     show a wait on channels where nothing waits.
     """
 

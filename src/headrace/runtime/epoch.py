@@ -6,17 +6,15 @@ import os
 import socket
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import pyarrow as pa
 
-from headrace.runtime.messages import Described, Go, Hello, Inventory, Loaded, Planned, Sealed
+from headrace.runtime.messages import Described, Go, Hello, Inventory, Loaded, Planned, Sealed, Turn
 from headrace.runtime.plan import JobPlan, Ticket
 from headrace.runtime.subtask import Control, Subtask
 from headrace.runtime.wire.inbox import Inbox, read_into
 from headrace.tokens import Token
-
-Turn = TypeVar("Turn", bound=Planned | Go | Sealed)
 
 
 class Channel(Control, Protocol):

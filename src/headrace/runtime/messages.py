@@ -8,7 +8,7 @@ attempt names it by its token.
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -181,12 +181,16 @@ class Ping(_Message, frozen=True, tag="ping"):
 
 ToDriver = Hello | Loaded | Described | Reported | Failed | RowsShown | ClockAsked
 ToWorker = Planned | Go | Sealed | Fenced | Ordered | ClockTold | Ping
+Turn = TypeVar("Turn", bound=Planned | Go | Sealed)
+"""What a subtask waits for on its way through an epoch."""
 Reply = tuple[bytes, ToWorker]
 """To whom, and what."""
 
 _ENCODER = msgspec.msgpack.Encoder(enc_hook=plain)
 _TO_DRIVER = msgspec.msgpack.Decoder(ToDriver)
 _TO_WORKER = msgspec.msgpack.Decoder(ToWorker)
+_UNREADABLE = (ValueError, RecursionError)
+"""What decoding raises: msgspec's errors and those of text that is no UTF-8, and depth beyond what it follows."""
 _KIND_FIRST = re.compile(rb".\xa4kind([\xa0-\xbf])", re.DOTALL)
 """A map's head, the name of its first entry, and the head of a short string: how all messages begin."""
 
@@ -200,7 +204,7 @@ def read_as_driver(data: bytes) -> ToDriver:
     """A message from a worker; MessageError if it is none."""
     try:
         message: ToDriver = _TO_DRIVER.decode(data)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except _UNREADABLE as error:
         raise _refusal(data, error) from error
     return message
 
@@ -209,7 +213,7 @@ def read_as_worker(data: bytes) -> ToWorker:
     """A message from the driver; MessageError if it is none."""
     try:
         message: ToWorker = _TO_WORKER.decode(data)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except _UNREADABLE as error:
         raise _refusal(data, error) from error
     return message
 

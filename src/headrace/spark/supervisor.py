@@ -311,7 +311,7 @@ class Supervisor:
             return []
 
     def _welcome(self, sender: bytes, hello: Hello) -> list[Reply]:
-        if hello.query == self._coordinator.query:
+        if hello.query == self._coordinator.query and self._coordinator.has(hello.place):
             self._workers.began(sender, hello)
         self.placements.append((hello.epoch, hello.stage, hello.index, hello.daemon, hello.pid))
         before = self._coordinator.token

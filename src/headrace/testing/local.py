@@ -21,7 +21,7 @@ from headrace.driver.planning import identity, plan_job
 from headrace.driver.publishing import publish, recover
 from headrace.driver.sparkcommits import last_committed
 from headrace.errors import ChannelError, FencedError
-from headrace.runtime.epoch import Cache, Turn, run_epoch
+from headrace.runtime.epoch import Cache, run_epoch
 from headrace.runtime.messages import (
     Described,
     Fenced,
@@ -32,6 +32,7 @@ from headrace.runtime.messages import (
     Reported,
     ToDriver,
     ToWorker,
+    Turn,
     encode,
     read_as_driver,
     read_as_worker,

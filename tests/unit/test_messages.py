@@ -1,0 +1,279 @@
+"""Messages on the control channel: whole ones survive, all else is refused with its kind and changes nothing."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, get_args
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from msgspec import inspect
+from msgspec.msgpack import Ext
+from workflows import out
+
+import headrace as hr
+from headrace.channel.server import ChannelServer
+from headrace.config import Settings
+from headrace.driver.coordinator import Coordinator
+from headrace.driver.planning import plan_job
+from headrace.errors import MessageError
+from headrace.runtime.messages import (
+    Described,
+    Hello,
+    Loaded,
+    Reply,
+    Rows,
+    ToDriver,
+    ToWorker,
+    encode,
+    kind_of,
+    read_as_driver,
+    read_as_worker,
+)
+from headrace.state.durable.versions import Versions
+from headrace.testing import scripted
+from headrace.tokens import Token
+
+FROM_WORKER, FROM_DRIVER = get_args(ToDriver), get_args(ToWorker)
+KINDS = [*FROM_WORKER, *FROM_DRIVER]
+INTS = st.integers(-(2**63), 2**64 - 1)
+JSON = st.recursive(
+    st.none() | st.booleans() | INTS | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    max_leaves=5,
+)
+
+
+def values(kind: inspect.Type) -> st.SearchStrategy[Any]:
+    """Whatever a field may hold, from its type: a field that is added to a message is tried too."""
+    match kind:
+        case inspect.IntType():
+            return INTS
+        case inspect.FloatType():
+            return st.floats(allow_nan=False)
+        case inspect.UnionType():
+            return st.one_of(*map(values, kind.types))
+        case inspect.ListType():
+            return st.lists(values(kind.item_type), max_size=3)
+        case inspect.VarTupleType():
+            return st.lists(values(kind.item_type), max_size=3).map(tuple)
+        case inspect.FrozenSetType():
+            return st.frozensets(values(kind.item_type), max_size=3)
+        case inspect.TupleType():
+            return st.tuples(*map(values, kind.item_types))
+        case inspect.DictType():
+            return st.dictionaries(values(kind.key_type), values(kind.value_type), max_size=3)
+        case inspect.StructType() | inspect.DataclassType():
+            return st.builds(kind.cls, **{field.name: values(field.type) for field in kind.fields})
+        case inspect.LiteralType():
+            return st.sampled_from(kind.values)
+        case _:
+            plain: dict[type, st.SearchStrategy[Any]] = {
+                inspect.StrType: st.text(max_size=8), inspect.BytesType: st.binary(max_size=8),
+                inspect.BoolType: st.booleans(), inspect.NoneType: st.none(), inspect.AnyType: JSON,
+            }  # fmt: skip
+            return plain[type(kind)]
+
+
+def read(kind: type, data: bytes) -> ToDriver | ToWorker:
+    return read_as_driver(data) if kind in FROM_WORKER else read_as_worker(data)
+
+
+def tag(kind: Any) -> str:
+    return str(kind.__struct_config__.tag)
+
+
+def entries(message: Any) -> dict[str, Any]:
+    """A message as it is on the wire."""
+    found: dict[str, Any] = msgspec.msgpack.decode(encode(message), strict=False)
+    return found
+
+
+VALUES = {kind: values(inspect.type_info(kind)) for kind in KINDS}
+SOME = st.sampled_from(KINDS).flatmap(VALUES.__getitem__)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@given(data=st.data())
+@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+def test_every_message_survives(kind: Any, data: st.DataObject) -> None:
+    message = data.draw(VALUES[kind])
+    there = read(kind, encode(message))
+    assert there == message and type(there) is kind
+    assert kind_of(encode(message)) == tag(kind)
+
+
+def malformed(message: Any) -> st.SearchStrategy[bytes]:
+    """The message spoiled: cut off, continued, of another kind, or with a field missing, added or of a wrong type."""
+    whole, parts = encode(message), entries(message)
+    needed = [f.encode_name for f in inspect.type_info(type(message)).fields if f.required]  # type: ignore[attr-defined]
+    changed: list[dict[str, Any]] = [
+        {**parts, "kind": "plam"},
+        {**parts, "kind": 7},
+        {name: value for name, value in parts.items() if name != "kind"},
+        {**parts, "more": 1},
+        *({name: value for name, value in parts.items() if name != missing} for missing in needed),
+        *({**parts, name: wrong} for name in needed for wrong in (Ext(5, b""), [Ext(5, b"")])),
+    ]
+    cut = st.integers(0, len(whole) - 1).map(lambda size: whole[:size])
+    return cut | st.just(whole + b"\xc0") | st.sampled_from(changed).map(msgspec.msgpack.encode)
+
+
+SPOILED = SOME.flatmap(lambda message: st.tuples(st.just(type(message)), malformed(message)))
+
+
+@given(SPOILED)
+@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+def test_what_is_not_wholly_of_its_kind_is_refused_with_it(spoiled: tuple[type, bytes]) -> None:
+    kind, data = spoiled
+    with pytest.raises(MessageError) as caught:
+        read(kind, data)
+    if len(data) < 7 + len(tag(kind)):  # the head of a map, "kind" and its length, the length of the kind, the kind
+        assert "of no kind that can be read" in str(caught.value)
+    elif data[7:].startswith(tag(kind).encode()):
+        assert f"of kind '{tag(kind)}' was refused ({len(data)} bytes)" in str(caught.value)
+    else:
+        assert "of kind 'plam'" in str(caught.value) or "of no kind" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "wrong", "why"),
+    [
+        ("hello", "stage", "1", "Expected `int`, got `str`"),
+        ("hello", "inventory", [None, 0, 1], "Expected `object | null`, got `array`"),
+        ("loaded", "token", "e00000000-g0001-a000", "Expected `object`, got `str`"),
+        ("loaded", "index", 1.5, "Expected `int`, got `float`"),
+        ("report", "exhausted", 1, "Expected `bool`, got `int`"),
+        ("failed", "place", [1, 2, 3], "Expected `array` of length 2"),
+        ("rows", "rows", [1], "Expected `object`, got `int`"),
+        ("orders", "orders", {"schedule": "by dice"}, "Invalid enum value 'by dice'"),
+        ("orders", "orders", {"deadlines_us": {3: 4}}, "Expected `array`, got `int`"),
+        ("desc", "description", {}, "missing required field"),
+    ],
+)
+@given(data=st.data())
+@settings(max_examples=3, suppress_health_check=[HealthCheck.too_slow])
+def test_a_refusal_says_what_was_got(kind: str, field: str, wrong: Any, why: str, data: st.DataObject) -> None:
+    made = next(one for one in KINDS if tag(one) == kind)
+    parts = entries(data.draw(VALUES[made]))
+    with pytest.raises(MessageError) as caught:
+        read(made, msgspec.msgpack.encode({**parts, field: wrong}))
+    assert f"of kind '{kind}' was refused" in str(caught.value) and why in str(caught.value)
+    assert f"`$.{field}" in str(caught.value)
+
+
+@given(st.binary(max_size=60))
+@example(b"")
+@example(b"\xc1")
+@example(b"\x82\xa4kind\xa4rows\xa4step\xa2\xff\xff")  # no UTF-8
+@example(b"\x82\xa4kind\xa2\xff\xfe")
+@example(encode(Rows("s", [])).replace(b"\x90", b"\x91\x81\xa1a" + b"\x91" * 200_000))  # too deep
+def test_bytes_that_are_no_message_are_refused(data: bytes) -> None:
+    for read in (read_as_driver, read_as_worker):
+        with pytest.raises(MessageError, match="a control message of (no )?kind .* refused"):
+            read(data)
+
+
+@given(SOME)
+@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+def test_a_message_for_the_other_end_is_refused(message: ToDriver | ToWorker) -> None:
+    other = read_as_worker if type(message) in FROM_WORKER else read_as_driver
+    with pytest.raises(MessageError, match=f"of kind '{tag(type(message))}'"):
+        other(encode(message))
+
+
+class Driver:
+    """A coordinator in the midst of an attempt, behind the driver's end of the channel."""
+
+    def __init__(self, directory: Path) -> None:
+        job = hr.Job("job")
+        job.source("s", scripted([{"k": 1}])).key_by("k").reduce(name="r", n=hr.count()).sink("out", out())
+        versions = Versions(directory)
+        plan = plan_job(job, directory, Settings.of(parallelism=1), collect=True)
+        self.coordinator = Coordinator(plan, versions, versions.open({"job": "job"}))
+        self.coordinator.new_query()
+        self.server = ChannelServer("127.0.0.1", self._take)
+        self.coordinator.hello(b"a", Hello(0, 0, 1, 0, None, "here", 1, 2))
+        self.coordinator.hello(b"b", Hello(1, 0, 1, 0, None, "here", 1, 2))
+        assert self.coordinator.token is not None
+        self.coordinator.loaded(b"b", Loaded(1, 0, self.coordinator.token))
+
+    def _take(self, sender: bytes, message: ToDriver) -> list[Reply]:
+        assert isinstance(message, Hello | Loaded | Described)
+        return self.coordinator.take(sender, message)
+
+    def known(self) -> tuple[Any, ...]:
+        c = self.coordinator
+        seen = (
+            c.query,
+            c.token,
+            c.base,
+            c.members,
+            c.attempts,
+            c.sealed,
+            c.planned,
+            c.orders,
+            c.owners,
+            c.holding,
+            c.held,
+        )
+        return copy.deepcopy(seen)
+
+
+@pytest.fixture
+def driver(tmp_path: Path) -> Iterator[Driver]:
+    made = Driver(tmp_path)
+    yield made
+    made.server.close()
+    made.coordinator.versions.close()
+
+
+def of_this_attempt(message: Any) -> Any:
+    """From who takes part in the attempt, of that attempt: had it not been spoiled, it would count."""
+    token = Token(1, 0, 0)
+    match message:
+        case Described(description):
+            return Described(replace(description, stage=1, index=0, token=token))
+        case Loaded():
+            return msgspec.structs.replace(message, stage=0, index=0, token=token)
+        case _:
+            return msgspec.structs.replace(message, stage=0, index=0, query=1)
+
+
+TAKING_PART = st.sampled_from([Hello, Loaded, Described]).flatmap(VALUES.__getitem__)
+
+
+@given(data=st.data())
+@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+def test_a_refused_message_leaves_the_coordinator_as_it_was(
+    driver: Driver, data: st.DataObject, caplog: pytest.LogCaptureFixture
+) -> None:
+    spoiled = data.draw(malformed(of_this_attempt(data.draw(TAKING_PART))) | st.binary(max_size=40))
+    before = driver.known()
+    caplog.clear()
+    with caplog.at_level(logging.WARNING, "headrace.channel"):
+        assert driver.server._handle(b"a", spoiled) == []
+    assert driver.known() == before
+    (record,) = caplog.records
+    kind = kind_of(spoiled)
+    assert (
+        f"of kind {kind!r} was refused" if kind else "of no kind that can be read was refused"
+    ) in record.getMessage()
+
+
+def test_the_same_message_unspoiled_counts(driver: Driver) -> None:
+    """Else the test above would show nothing."""
+    token = driver.coordinator.token
+    assert token is not None
+    before = driver.known()
+    assert [type(reply).__name__ for _, reply in driver.server._handle(b"a", encode(Loaded(0, 0, token)))] == [
+        "Go",
+        "Go",
+    ]
+    assert driver.known() != before
