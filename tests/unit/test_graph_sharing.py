@@ -179,7 +179,16 @@ def test_which_windows_share_panes(windows: Any, pane_s: int | None) -> None:
     assert [node.pane_us for node in panes] == ([pane_s * 1_000_000] if pane_s is not None else [])
 
 
-@pytest.mark.parametrize("options", [{"memory": "1 MB"}, {"combine": False}, {"at_least": {"n": 3}}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"state": hr.keep(memory="1 MB")},
+        {"state": hr.keep(combine=False)},
+        {"emit": hr.at_least(n=3)},
+        {"overload": hr.shed(after="1 s")},
+    ],
+    ids=str,
+)
 def test_steps_with_states_of_their_own_kind_share_nothing(options: Any) -> None:
     graph = windows_job(hr.tumbling("10 s"), hr.tumbling("20 s"), **options)
     assert not any(isinstance(node, PaneNode) for node in graph.nodes)
