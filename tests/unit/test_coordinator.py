@@ -15,7 +15,7 @@ from headrace.config import Settings
 from headrace.driver.coordinator import Coordinator, Member, audit
 from headrace.driver.failures import understand
 from headrace.driver.planning import plan_job
-from headrace.errors import ChannelError, CorruptionError, ProtocolError, RunFailedError, UserCodeError
+from headrace.errors import ChannelError, CorruptionError, ProtocolError, RunFailedError, StateError, UserCodeError
 from headrace.runtime.messages import (
     Described,
     Failed,
@@ -189,6 +189,25 @@ def test_a_subtask_that_the_job_does_not_have_takes_no_part(coordinator: Coordin
     assert kinds(coordinator.hello(b"b", hello(1))) == [Planned, Planned], "the attempt goes on"
 
 
+def test_only_the_epoch_before_is_a_base(coordinator: Coordinator) -> None:
+    """It may be sealed and not picked yet: Spark's commit of it is then still being written."""
+    finish(coordinator)
+    sealed = coordinator.token
+    with pytest.raises(StateError, match="has no state of epoch 1; it is incomplete"):
+        coordinator.start(2)
+    coordinator.start(1)
+    assert sealed is not None and coordinator.base == sealed
+
+
+def test_an_epoch_is_cut_short_only_for_a_keyed_step_that_gets_more_subtasks(coordinator: Coordinator) -> None:
+    finish(coordinator)
+    assert coordinator.owners == [[0], [0]] and not coordinator.grows()
+    coordinator.orders = Orders(active={1: 2})
+    assert coordinator.grows()
+    coordinator.orders = Orders(active={0: 2})
+    assert not coordinator.grows(), "a step without keys changes at once"
+
+
 def test_subtasks_keep_the_slices_they_hold(tmp_path: Path) -> None:
     job = hr.Job("job")
     job.source("s", scripted(RECORDS)).key_by("k").reduce(name="r", n=hr.count()).sink("out", out())
@@ -196,7 +215,7 @@ def test_subtasks_keep_the_slices_they_hold(tmp_path: Path) -> None:
     plan = plan_job(job, tmp_path, Settings.of(parallelism=3), collect=True)
     coordinator = Coordinator(plan, versions, versions.open({"job": "job"}))
     coordinator.base = base = Token(1, 4, 0)
-    held = {0: (base, 2, 3), 1: (Token(1, 3, 0), 0, 3), 2: (base, 2, 3)}
+    held = {0: (base, 2, 3), 1: (Token(1, 3, 0), 1, 3), 2: (base, 2, 3)}
     coordinator.members = {(1, i): Member(b"", Inventory(*inventory)) for i, inventory in held.items()}
     assert coordinator._assign(1) == [1, 2, 0], "group 2 stays with who says so first; stale versions do not count"
     coordinator.members[1, 0] = Member(b"", Inventory(base, 3, 3))
