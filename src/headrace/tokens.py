@@ -1,22 +1,47 @@
-"""The name of one attempt at one epoch: what everything a worker writes is marked with."""
+"""Names of what happens to a job's state: which attempt did it, and which cut it belongs to."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
-    """Which attempt of which epoch by which driver generation wrote something."""
+@dataclass(frozen=True, slots=True, order=True)
+class Attempt:
+    """One try at running the job from some version on: the driver's generation, and its number in it."""
 
     generation: int
-    epoch: int
-    attempt: int
+    number: int
 
     def __str__(self) -> str:
-        return f"e{self.epoch:08d}-g{self.generation:04d}-a{self.attempt:03d}"
+        return f"g{self.generation:06d}-a{self.number:04d}"
+
+    def cut(self, number: int) -> Token:
+        """The name of a cut that this attempt makes."""
+        return Token(self.generation, self.number, number)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Token:
+    """A cut of an attempt. Once it is in the version log it is the name of a version; a number alone names nothing.
+
+    >>> Token.parse(str(Token(2, 0, 17)))
+    Token(generation=2, attempt=0, cut=17)
+    """
+
+    generation: int
+    attempt: int
+    cut: int
+
+    @property
+    def by(self) -> Attempt:
+        return Attempt(self.generation, self.attempt)
+
+    def __str__(self) -> str:
+        return f"c{self.cut:010d}-{self.by}"
 
     @staticmethod
     def parse(text: str) -> Token:
-        epoch, generation, attempt = text.split("-")
-        return Token(int(generation[1:]), int(epoch[1:]), int(attempt[1:]))
+        cut, generation, attempt = text.split("-")
+        if (cut[0], generation[0], attempt[0]) != ("c", "g", "a"):
+            raise ValueError(f"{text!r} names no cut")
+        return Token(int(generation[1:]), int(attempt[1:]), int(cut[1:]))

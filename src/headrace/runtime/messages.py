@@ -2,7 +2,7 @@
 
 A message is a map whose first entry is its kind, in msgpack. Reading one either gives a whole message, with all
 fields there and of their types, or a MessageError that names the kind: nothing is ever half read. What belongs to an
-attempt names it by its token.
+attempt or to one of its cuts names it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from headrace.measure.flows import Flow
 from headrace.measure.report import Report, plain
 from headrace.runtime.orders import Orders
 from headrace.runtime.plan import Description, Ticket
-from headrace.tokens import Token
+from headrace.tokens import Attempt, Token
 
 Place = tuple[int, int]
 """Stage and subtask index."""
@@ -48,10 +48,10 @@ class Inventory(msgspec.Struct, frozen=True):
 
 
 class Hello(_FromSubtask, frozen=True, tag="hello"):
-    """HELLO: a subtask has started, in process ``pid`` that ``daemon`` forked on ``host``."""
+    """HELLO: a subtask has started, in process ``pid`` that ``daemon`` forked on ``host``, for a batch of Spark's."""
 
     query: int
-    epoch: int
+    batch: int
     inventory: Inventory | None
     host: str
     daemon: int
@@ -61,11 +61,17 @@ class Hello(_FromSubtask, frozen=True, tag="hello"):
 class Loaded(_FromSubtask, frozen=True, tag="loaded"):
     """LOADED: a subtask has its state."""
 
+    attempt: Attempt
+
+
+class Aligned(_FromSubtask, frozen=True, tag="aligned"):
+    """ALIGNED: a subtask has all senders' marks of a cut, and its state as of it is set aside."""
+
     token: Token
 
 
 class Described(_Message, frozen=True, tag="desc"):
-    """DESC: a subtask has made its part of the epoch durable."""
+    """DESC: a subtask's part of a cut is durable."""
 
     description: Description
 
@@ -84,7 +90,7 @@ class Reported(_FromSubtask, frozen=True, tag="report"):
     ``engines`` has for each reduce how it keeps its states, and why. ``exhausted``: its sources will read no more.
     """
 
-    token: Token
+    attempt: Attempt
     pid: int
     at_us: int
     cpu_s: float
@@ -137,20 +143,41 @@ class Planned(_Message, frozen=True, tag="plan"):
     ticket: Ticket
 
     @property
-    def token(self) -> Token:
-        return self.ticket.token
+    def attempt(self) -> Attempt:
+        return self.ticket.attempt
 
 
 class Go(_Message, frozen=True, tag="go"):
     """GO: all have loaded; sources may read."""
 
+    attempt: Attempt
+
+
+class CutOrdered(_Message, frozen=True, tag="cut"):
+    """ORDER: sources are to make a cut between two polls. ``end``: they read no more after it, and the batch ends."""
+
+    token: Token
+    end: bool
+
+
+class GoOn(_Message, frozen=True, tag="goon"):
+    """GOON: all are aligned, so sources may run ahead of the cut as far as they like."""
+
     token: Token
 
+    @property
+    def attempt(self) -> Attempt:
+        return self.token.by
 
-class Sealed(_Message, frozen=True, tag="sealed"):
-    """SEALED: the attempt's manifest is durable, so Spark's task may end."""
+
+class Logged(_Message, frozen=True, tag="logged"):
+    """LOGGED: the cut is in the version log; it has happened."""
 
     token: Token
+
+    @property
+    def attempt(self) -> Attempt:
+        return self.token.by
 
 
 class Fenced(_Message, frozen=True, tag="fenced"):
@@ -162,7 +189,7 @@ class Fenced(_Message, frozen=True, tag="fenced"):
 class Ordered(_Message, frozen=True, tag="orders"):
     """What to do from now on, for subtasks of one attempt."""
 
-    token: Token
+    attempt: Attempt
     orders: Orders
 
 
@@ -179,10 +206,10 @@ class Ping(_Message, frozen=True, tag="ping"):
     """Only tests whether a worker can be reached."""
 
 
-ToDriver = Hello | Loaded | Described | Reported | Failed | RowsShown | ClockAsked
-ToWorker = Planned | Go | Sealed | Fenced | Ordered | ClockTold | Ping
-Turn = TypeVar("Turn", bound=Planned | Go | Sealed)
-"""What a subtask waits for on its way through an epoch."""
+ToDriver = Hello | Loaded | Aligned | Described | Reported | Failed | RowsShown | ClockAsked
+ToWorker = Planned | Go | CutOrdered | GoOn | Logged | Fenced | Ordered | ClockTold | Ping
+Turn = TypeVar("Turn", bound=Planned | Go | Logged)
+"""What a subtask waits for before and after its work."""
 Reply = tuple[bytes, ToWorker]
 """To whom, and what."""
 

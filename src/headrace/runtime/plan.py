@@ -1,4 +1,4 @@
-"""What a worker is told about the job (once) and about an epoch (each time)."""
+"""What a worker is told about the job (once) and about an attempt (each time)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headrace.graph.nodes import Graph
 from headrace.graph.stages import Layout
 from headrace.runtime.orders import Orders
 from headrace.state.durable.segments import StoredChange
-from headrace.tokens import Token
+from headrace.tokens import Attempt, Token
 
 TimeColumn = tuple[str, str | None]
 """The event-time column of a stream and its unit."""
@@ -53,19 +53,25 @@ class JobPlan:
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """A subtask's part in one attempt at one epoch.
+    """A subtask's part in one attempt.
 
-    ``base`` is the version to start from (None: empty state). ``group`` of ``groups`` is which share
-    of the stage's slices the subtask owns, None if it owns none; ``places`` says for each group of
-    the *next* stage on which subtask it is, so that slice → route is ``places[slice % len(places)]``.
+    ``base`` is the version to start from (None: empty state), which stands at ``entry`` of the version log. ``group`` of
+    ``groups`` is which share of the stage's slices the subtask owns, None if it owns none; ``places`` says for each
+    group of the *next* stage on which subtask it is, so that slice → route is ``places[slice % len(places)]``.
     """
 
-    token: Token
+    attempt: Attempt
     base: Token | None
+    entry: int
     group: int | None
     groups: int
     places: tuple[int, ...]
     orders: Orders = field(default_factory=Orders)
+
+    @property
+    def first(self) -> Token:
+        """The first cut after the base."""
+        return self.attempt.cut(self.base.cut + 1 if self.base is not None else 1)
 
     def owns(self, number: int) -> bool:
         """Whether a slice, or a source's partition, is this subtask's."""
@@ -74,7 +80,13 @@ class Ticket:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What a subtask did in an epoch."""
+    """What a subtask did between two cuts: ``token`` names the second.
+
+    ``put`` counts per edge the records that went into its buffers, whatever became of them on the wire: with ``stood``,
+    which counts the same where buffers are taken out, it shows one that was not flushed at the cut. ``watermarks`` are
+    those of the edges that arrive, as they stood at the alignment: the same in all subtasks of a stage.
+    ``exhausted``: its sources will read no more.
+    """
 
     stage: int
     index: int
@@ -82,6 +94,12 @@ class Description:
     changes: tuple[StoredChange, ...]
     sent: dict[int, dict[int, list[int]]]
     consumed: dict[int, dict[int, list[int]]]
+    put: dict[int, dict[int, int]]
+    stood: dict[int, dict[int, int]]
+    watermarks: dict[int, int]
     staged: tuple[Staged, ...]
     counters: dict[str, int]
     exhausted: bool
+    aligned_ms: float
+    written_ms: float
+    written_bytes: int
