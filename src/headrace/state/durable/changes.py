@@ -1,4 +1,4 @@
-"""What an epoch changed in one slice, in a form that needs no knowledge of the step behind it.
+"""What changed in one slice between two cuts, in a form that needs no knowledge of the step behind it.
 
 A slice is a set of rows with 128-bit identities. A change puts rows (new or replaced) and deletes
 identities, or whole panes. Its digest is the sum, modulo 2^128 in two lanes of 2^64, of a hash of each live row:
@@ -31,11 +31,12 @@ _ID_SCHEMA = pa.schema([(name, pa.uint64()) for name in ID_COLUMNS])
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One slice's change: rows put (identity columns last), identities deleted, digest afterwards."""
+    """One slice's change: rows put (identity columns last), identities deleted, digests before and afterwards."""
 
     slice: int
     puts: pa.RecordBatch
     deletes: pa.RecordBatch
+    parent: Digest
     digest: Digest
 
 

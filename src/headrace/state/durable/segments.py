@@ -8,29 +8,28 @@ bit, a torn or swapped file is found at each read and named.
 
 from __future__ import annotations
 
-import os
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from pathlib import Path
-from typing import Any
 
 import msgpack
 import pyarrow as pa
 
 from headrace.errors import CorruptionError
 from headrace.state.durable.changes import Change, Digest, no_ids
+from headrace.state.durable.storage import Storage
+from headrace.tokens import Token
 
 _MAGIC = b"HRSEG1\n"
 FORMAT_ID = 1
-"""What checkpoints are made of; a driver refuses those of another format."""
+"""What segments are made of; a driver refuses checkpoints of another format."""
+SEGMENTS = "segments"
 _SMALL_BYTES = 16_384
 
 
 @dataclass(frozen=True, slots=True)
 class BlockRef:
-    """Where a block is, and what its bytes must be. ``file`` is relative to the checkpoint."""
+    """Where a block is, and what its bytes must be. ``file`` is a name in the checkpoint's storage."""
 
     file: str
     offset: int
@@ -39,52 +38,38 @@ class BlockRef:
     rows: int
     full: bool = False
 
-    def to_json(self) -> list[Any]:
-        return [self.file, self.offset, self.length, self.checksum, self.rows, self.full]
-
-    @staticmethod
-    def from_json(data: Sequence[Any]) -> BlockRef:
-        return BlockRef(*data)
-
 
 @dataclass(frozen=True, slots=True)
 class StoredChange:
-    """A step's change of one slice as a subtask reports it: where it is and the digest afterwards."""
+    """A step's change of one slice as a subtask reports it: where it is, and the digests before and afterwards."""
 
     step: str
     slice: int
+    parent: Digest
     digest: Digest
     block: BlockRef
 
 
 def write_segment(
-    root: Path, name: str, changes: Sequence[tuple[str, Change]], *, full: bool = False
+    storage: Storage, name: str, changes: Sequence[tuple[str, Change]], *, full: bool = False
 ) -> list[StoredChange]:
-    """Write changes of several steps into one file: temporary name, fsync, rename, fsync directory."""
+    """Write changes of several steps into one file; it is durable when this returns."""
     parts, stored, offset = [_MAGIC], [], len(_MAGIC)
     for step, change in changes:
         body = _encode(step, change)
-        stored.append(
-            StoredChange(
-                step,
-                change.slice,
-                change.digest,
-                BlockRef(name, offset, len(body), checksum(body), change.puts.num_rows, full),
-            )
-        )
+        block = BlockRef(name, offset, len(body), checksum(body), change.puts.num_rows, full)
+        stored.append(StoredChange(step, change.slice, change.parent, change.digest, block))
         parts.append(body)
         offset += len(body)
-    write_durably(root / name, b"".join(parts))
+    storage.put(name, b"".join(parts))
     return stored
 
 
-def read_block(root: Path, ref: BlockRef, step: str, slice: int) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+def read_block(storage: Storage, ref: BlockRef, step: str, slice: int) -> tuple[pa.RecordBatch, pa.RecordBatch]:
     """A block's puts and deletes, or CorruptionError naming it."""
     where = f"block of step {step!r}, slice {slice} in {ref.file} at {ref.offset}"
     try:
-        with (root / ref.file).open("rb") as file:
-            file.seek(ref.offset)
-            body = file.read(ref.length)
+        body = storage.get_range(ref.file, ref.offset, ref.length)
     except OSError as error:
         raise CorruptionError(f"{where} cannot be read: {error}") from error
     if len(body) != ref.length:
@@ -102,48 +87,20 @@ def read_block(root: Path, ref: BlockRef, step: str, slice: int) -> tuple[pa.Rec
     return _decode(puts), _decode(deletes) if deletes else no_ids()
 
 
+def segment_token(file: str) -> Token | None:
+    """The cut that a segment belongs to: its name is ``<token>-…``; None for what is not ours.
+
+    >>> segment_token("segments/c0000000017-g000002-a0000-s01-0000-00.seg")
+    Token(generation=2, attempt=0, cut=17)
+    """
+    try:
+        return Token.parse("-".join(file.rpartition("/")[2].split("-")[:3]))
+    except (ValueError, IndexError):
+        return None
+
+
 def checksum(body: bytes) -> str:
     return blake2b(body, digest_size=16).hexdigest()
-
-
-def write_durably(path: Path, data: bytes) -> None:
-    """All or nothing: after a crash the file has all of ``data`` or does not exist."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{zlib.crc32(os.urandom(8)):08x}.tmp")
-    with temporary.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    sync_directory(path.parent)
-
-
-def create_exclusively(path: Path, data: bytes) -> bool:
-    """Like ``write_durably``, but False (and no change) if the file exists: the first writer wins."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{zlib.crc32(os.urandom(8)):08x}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        try:
-            os.link(temporary, path)
-        except FileExistsError:
-            return False
-    finally:
-        temporary.unlink(missing_ok=True)
-    sync_directory(path.parent)
-    return True
-
-
-def sync_directory(path: Path) -> None:
-    """Make names in a directory durable."""
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _encode(step: str, change: Change) -> bytes:
