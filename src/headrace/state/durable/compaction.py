@@ -1,102 +1,84 @@
-"""Keeping chains short and storage clean, in the background.
+"""Keeping chains short: the newest blocks of a slice are merged into one when there are too many of them.
 
-A slice whose changes have become many or large (ChronoStream, section 6a) is rewritten as one full block by a thread of the driver. The new block
-replaces the chain in the next manifest, if the chain it was made from is still the slice's prefix.
-Nothing that the last two picked versions need is ever removed.
+ChronoStream, section 6(a), rewrites a slice as a whole when its changes outweigh half of its base, or after ten epochs.
+With a cut each second the second rule would write all state every ten seconds. So the blocks that are merged are the
+longest run at the chain's end whose first block is at most twice as heavy as the rest (as in a log-structured merge
+tree): a chain has about logarithmically many blocks, and a byte is rewritten about logarithmically often. A run that
+reaches back to the base is the papers' first rule, and makes a new base.
+
+The rewrite takes its run's place in a later manifest (``manifest.next_manifest``), if that run is still there. Until then
+it is a file like any other that no version names: garbage collection has to spare it.
 """
 
 from __future__ import annotations
 
-import logging
-import queue
-import threading
-from dataclasses import replace
+import pyarrow as pa
 
-from headrace.errors import HeadraceError
-from headrace.state.durable.changes import Change, no_ids
+from headrace.state.durable.changes import Change, merge_chain, no_ids
 from headrace.state.durable.loading import read_slice
-from headrace.state.durable.segments import BlockRef, write_segment
-from headrace.state.durable.versions import Manifest, SliceKey, SliceVersion, Versions, segment_epoch
+from headrace.state.durable.manifest import Manifest, Rewrite, SliceKey, SliceVersion
+from headrace.state.durable.segments import SEGMENTS, BlockRef, read_block, write_segment
+from headrace.state.durable.storage import Storage
+from headrace.tokens import Attempt
 
-_log = logging.getLogger("headrace.state")
-_MAX_EPOCHS = 10
-_MAX_BLOCKS = 10
+_MAX_BLOCKS = 16
+"""Loading a slice reads each of its blocks, and every manifest names them all."""
+_WORTHWHILE = 4
+"""Blocks in a run; merging fewer shortens the chain too little for the work."""
 _SLICES_PER_TURN = 64
+"""Bounds how long a turn takes; those with the longest chains come first."""
+
+
+def run_of(version: SliceVersion) -> tuple[BlockRef, ...]:
+    """The blocks to be merged: the longest run at the end whose first is at most twice as heavy as the rest."""
+    start, rest_bytes = len(version.blocks), 0
+    for at in range(len(version.blocks) - 1, -1, -1):
+        if version.blocks[at].length <= 2 * rest_bytes:
+            start = at
+        rest_bytes += version.blocks[at].length
+    return version.blocks[start:]
 
 
 def is_long(version: SliceVersion) -> bool:
-    """Whether a slice's chain spans many epochs, or has many blocks that outweigh half of its base."""
-    changes = [block for block in version.blocks if not block.full]
-    base_bytes = sum(block.length for block in version.blocks if block.full)
-    heavy = len(changes) > _MAX_BLOCKS and 2 * sum(block.length for block in changes) > base_bytes
-    return heavy or len({segment_epoch(block.file) for block in changes}) > _MAX_EPOCHS
+    """Whether a slice has many blocks, and merging the newest of them is worthwhile."""
+    return len(version.blocks) > _MAX_BLOCKS and len(run_of(version)) >= _WORTHWHILE
 
 
-class Compactor:
-    """Rewrites long chains and collects garbage; ``replace`` and ``tidy`` are called by the driver."""
+def long_chains(manifest: Manifest) -> list[SliceKey]:
+    """The slices to be worked on in one turn, longest chain first."""
+    long = [key for key, version in manifest.slices.items() if is_long(version)]
+    return sorted(long, key=lambda key: (-len(manifest.slices[key].blocks), key))[:_SLICES_PER_TURN]
 
-    def __init__(self, versions: Versions) -> None:
-        self._versions = versions
-        self._done: dict[SliceKey, tuple[tuple[BlockRef, ...], BlockRef]] = {}
-        self._work: queue.SimpleQueue[Manifest | int | None] = queue.SimpleQueue()
-        self._lock = threading.Lock()
-        self._serial = 0
-        self._thread = threading.Thread(target=self._run, name="headrace-compactor", daemon=True)
-        self._thread.start()
 
-    def replace(self, manifest: Manifest) -> Manifest:
-        """The manifest with finished rewrites put in place of the chains they stand for."""
-        with self._lock:
-            done, self._done = self._done, {}
-        slices = dict(manifest.slices)
-        for key, (chain, full) in done.items():
-            version = slices.get(key)
-            if version is not None and version.blocks[: len(chain)] == chain:
-                slices[key] = SliceVersion(version.digest, (full, *version.blocks[len(chain) :]))
-        if slices == manifest.slices:
-            if any(is_long(version) for version in slices.values()):
-                self._work.put(manifest)
-            return manifest
-        shorter = replace(manifest, slices=slices)
-        self._versions.write_manifest(shorter)
-        return shorter
+def needs_compaction(manifest: Manifest) -> bool:
+    """Whether there is anything to merge."""
+    return any(is_long(version) for version in manifest.slices.values())
 
-    def tidy(self, running_epoch: int) -> None:
-        """Collect garbage soon."""
-        self._work.put(running_epoch)
 
-    def close(self) -> None:
-        self._work.put(None)
-        self._thread.join(10)
+def compact(storage: Storage, manifest: Manifest, by: Attempt, serial: int) -> tuple[Rewrite, ...]:
+    """Merge the newest blocks of a version's longest chains; durable when it returns.
 
-    def _run(self) -> None:
-        while (work := self._work.get()) is not None:
-            try:
-                if isinstance(work, int):
-                    with self._lock:
-                        waiting = frozenset(full.file for _, full in self._done.values())
-                    self._versions.collect_garbage(work, waiting)
-                else:
-                    self._compact(work)
-            except (HeadraceError, OSError) as error:
-                _log.warning("background work on the checkpoint failed and will be tried again: %s", error)
+    ``by`` is the driver's running attempt and ``serial`` different each time: another driver, one that stalls and comes
+    back, may be at the same version and must not write the same file.
+    """
+    bases, changes = [], []
+    for step, slice in long_chains(manifest):
+        version = manifest.slices[step, slice]
+        if len(run_of(version)) == len(version.blocks):
+            image = read_slice(storage, step, slice, version)
+            bases.append((step, Change(slice, image, no_ids(), version.digest, version.digest)))
+        else:
+            changes.append((step, _merged(storage, step, slice, version)))
+    stem = f"{SEGMENTS}/{by.cut(manifest.token.cut)}-rewrite-{serial:06d}"
+    stored = write_segment(storage, f"{stem}-bases.seg", bases, full=True) if bases else []
+    stored += write_segment(storage, f"{stem}-changes.seg", changes) if changes else []
+    return tuple(
+        Rewrite(one.step, one.slice, run_of(manifest.slices[one.step, one.slice]), one.block) for one in stored
+    )
 
-    def _compact(self, manifest: Manifest) -> None:
-        long = sorted(
-            (key for key, version in manifest.slices.items() if is_long(version)),
-            key=lambda key: -len(manifest.slices[key].blocks),
-        )[:_SLICES_PER_TURN]
-        changes = []
-        for step, slice in long:
-            version = manifest.slices[step, slice]
-            image = read_slice(self._versions.root, step, slice, version)
-            changes.append((step, Change(slice, image, no_ids(), version.digest)))
-        if not changes:
-            return
-        self._serial += 1
-        name = f"segments/{manifest.token}-compacted-{self._serial:04d}.seg"
-        stored = write_segment(self._versions.root, name, changes, full=True)
-        with self._lock:
-            for change in stored:
-                chain = manifest.slices[change.step, change.slice].blocks
-                self._done[change.step, change.slice] = (chain, change.block)
+
+def _merged(storage: Storage, step: str, slice: int, version: SliceVersion) -> Change:
+    """A run's changes as one. All its deletes stay, for what came before it, and come first, so they touch none of its rows."""
+    blocks = [read_block(storage, ref, step, slice) for ref in run_of(version)]
+    rows = merge_chain([puts for puts, _ in blocks], [deletes for _, deletes in blocks])
+    return Change(slice, rows, pa.concat_batches([deletes for _, deletes in blocks]), version.digest, version.digest)

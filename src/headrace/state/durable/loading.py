@@ -3,33 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import pyarrow as pa
 
 from headrace.errors import CorruptionError
 from headrace.state.durable.changes import Store, digest_of, merge_chain
+from headrace.state.durable.manifest import Manifest, SliceVersion
 from headrace.state.durable.segments import read_block
-from headrace.state.durable.versions import SliceVersion, Versions
+from headrace.state.durable.storage import Storage
+from headrace.state.durable.versionlog import CutEntry, VersionLog
 from headrace.tokens import Token
 
 
-def load_slices(checkpoint: Path, base: Token | None, stores: Mapping[str, tuple[Store, Sequence[int]]]) -> None:
-    """Fill stores with the slices they own, as of a picked version."""
+def load_slices(
+    storage: Storage, entry: int, base: Token | None, stores: Mapping[str, tuple[Store, Sequence[int]]]
+) -> None:
+    """Fill stores with the slices they own, as of version ``base``, which is at number ``entry`` of the log."""
     if base is None or not stores:
         return
-    versions = Versions(checkpoint)
-    manifest = versions.manifest(base)
+    manifest = read_manifest(storage, entry, base)
     for step, (store, slices) in stores.items():
         for slice in slices:
             version = manifest.slices.get((step, slice))
             if version is not None:
-                store.load(slice, read_slice(versions.root, step, slice, version), version.digest)
+                store.load(slice, read_slice(storage, step, slice, version), version.digest)
 
 
-def read_slice(root: Path, step: str, slice: int, version: SliceVersion) -> pa.RecordBatch:
+def read_manifest(storage: Storage, entry: int, version: Token) -> Manifest:
+    """The manifest of a version, or CorruptionError if the log does not have it at that number."""
+    try:
+        found = VersionLog(storage).read(entry)
+    except FileNotFoundError as error:
+        raise CorruptionError(f"entry {entry} of the version log, that of {version}, is missing") from error
+    if not isinstance(found, CutEntry) or found.manifest.token != version:
+        holds = found.manifest.token if isinstance(found, CutEntry) else f"the opening by generation {found.generation}"
+        raise CorruptionError(f"entry {entry} of the version log is not that of {version}, but {holds}")
+    return found.manifest
+
+
+def read_slice(storage: Storage, step: str, slice: int, version: SliceVersion) -> pa.RecordBatch:
     """A slice's rows, or CorruptionError naming the block or slice that is not what was written."""
-    blocks = [read_block(root, ref, step, slice) for ref in version.blocks]
+    blocks = [read_block(storage, ref, step, slice) for ref in version.blocks]
     image = merge_chain([puts for puts, _ in blocks], [deletes for _, deletes in blocks])
     if digest_of(image) != version.digest:
         names = ", ".join(ref.file for ref in version.blocks)

@@ -28,7 +28,7 @@ _EMPTY = SliceVersion(ZERO_DIGEST, ())
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """A slice's chain of blocks written anew as one: ``block`` stands for ``chain``."""
+    """Some blocks of a slice that follow each other, written anew as one: ``block`` stands for ``chain``."""
 
     step: str
     slice: int
@@ -77,8 +77,8 @@ def next_manifest(
     """The manifest of the cut after ``base``.
 
     ``changes`` are those of the interval, of each slice oldest first. A rewrite counts if what it stands for is still
-    how the slice begins: after a failure the chain may have gone on differently. Raises ProtocolError if the cut is not
-    the next one, or if a change was not made to the state that it claims to follow.
+    there: after a failure the slice may have gone on differently. Raises ProtocolError if the cut is not the next one, or
+    if a change was not made to the state before it.
     """
     follows = base.token.cut + 1 if base is not None else 1
     if token.cut != follows:
@@ -88,10 +88,9 @@ def next_manifest(
         key = (change.step, change.slice)
         slices[key] = _changed(slices.get(key, _EMPTY), change, token)
     for rewrite in rewrites:
-        key, length = (rewrite.step, rewrite.slice), len(rewrite.chain)
-        version = slices.get(key, _EMPTY)
-        if version.blocks[:length] == rewrite.chain:
-            slices[key] = SliceVersion(version.digest, (rewrite.block, *version.blocks[length:]))
+        key = (rewrite.step, rewrite.slice)
+        if key in slices:
+            slices[key] = _rewritten(slices[key], rewrite)
     return Manifest(
         token,
         base.token if base is not None else None,
@@ -113,6 +112,14 @@ def _changed(version: SliceVersion, change: StoredChange, token: Token) -> Slice
         )
     before = () if change.block.full else version.blocks
     return SliceVersion(change.digest, (*before, change.block))
+
+
+def _rewritten(version: SliceVersion, rewrite: Rewrite) -> SliceVersion:
+    blocks, chain = version.blocks, rewrite.chain
+    start = blocks.index(chain[0]) if chain[0] in blocks else len(blocks)
+    if blocks[start : start + len(chain)] != chain:
+        return version
+    return SliceVersion(version.digest, (*blocks[:start], rewrite.block, *blocks[start + len(chain) :]))
 
 
 def _hex(digest: Digest) -> str:

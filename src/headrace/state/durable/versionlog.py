@@ -98,12 +98,7 @@ class VersionLog:
 
     def newest_cut(self, upto: int | None = None) -> tuple[int, CutEntry] | None:
         """The last cut, or the last one whose number is not above ``upto``, with its number; None if there is none."""
-        for number in reversed(self.numbers()):
-            if upto is None or number <= upto:
-                entry = self.read(number)
-                if isinstance(entry, CutEntry):
-                    return number, entry
-        return None
+        return next(((number, cut) for number, cut in self._line() if upto is None or number <= upto), None)
 
     def last_cuts(self, count: int) -> list[tuple[int, CutEntry]]:
         """The last cuts, at most so many, oldest first."""
@@ -133,7 +128,10 @@ class VersionLog:
         """
         follower: Manifest | None = None
         for number in reversed(self.numbers()):
-            entry = self.read(number)
+            try:
+                entry = self.read(number)
+            except FileNotFoundError:
+                return  # forgotten just now, and so is all that is older
             if isinstance(entry, CutEntry) and (follower is None or follower.base == entry.manifest.token):
                 follower = entry.manifest
                 yield number, entry

@@ -154,6 +154,7 @@ class DiskRows:
 
     def changes(self) -> list[Change]:
         self._flush()
+        parents = dict(self._digests)
         deletes = self._bury()
         new = [(file, *span) for file, spans in self._new.items() for span in spans]
         fresh = [rows for span in new for rows in self._read(*span)]
@@ -166,6 +167,7 @@ class DiskRows:
                 slice,
                 rows.take(pa.array(by_slice[slice])) if slice in by_slice else self._empty(),
                 pane_batch(deletes[slice]) if slice in deletes else no_ids(),
+                parents.get(slice, ZERO_DIGEST),
                 self._digests[slice],
             )
             for slice in sorted(by_slice.keys() | deletes.keys())

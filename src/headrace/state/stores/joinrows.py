@@ -72,7 +72,8 @@ class RowStore:
         grave_at = dict(split_by_slice(_slices(graves)))
         changes = []
         for slice in sorted(put_at.keys() | grave_at.keys()):
-            digest, deletes, put = self._digests.get(slice, ZERO_DIGEST), no_ids(), puts.slice(0, 0)
+            digest = parent = self._digests.get(slice, ZERO_DIGEST)
+            deletes, put = no_ids(), puts.slice(0, 0)
             if slice in grave_at:
                 gone = graves.take(pa.array(grave_at[slice]))
                 digest = plus(digest, total(row_stamps(gone)), -1)
@@ -81,7 +82,7 @@ class RowStore:
                 put = puts.take(pa.array(put_at[slice]))
                 digest = plus(digest, total(row_stamps(put)))
             self._digests[slice] = digest
-            changes.append(Change(slice, put, deletes, digest))
+            changes.append(Change(slice, put, deletes, parent, digest))
         self._new.clear()
         self._graves.clear()
         return changes

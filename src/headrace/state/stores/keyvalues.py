@@ -170,11 +170,12 @@ class KeyedStore:
         changes, nothing = [], np.zeros(0, np.int64)
         for slice in sorted(old_at.keys() | new_at.keys()):
             was, now = old_at.get(slice, nothing), new_at.get(slice, nothing)
-            digest = plus(self._digests.get(slice, ZERO_DIGEST), total((old_stamps[0][was], old_stamps[1][was])), -1)
+            parent = self._digests.get(slice, ZERO_DIGEST)
+            digest = plus(parent, total((old_stamps[0][was], old_stamps[1][was])), -1)
             digest = self._digests[slice] = plus(digest, total((new_stamps[0][now], new_stamps[1][now])))
             dead = befores.take(pa.array(was[gone[was]]))
             deletes = id_batch((dead.column(ID_COLUMNS[0]).to_numpy(), dead.column(ID_COLUMNS[1]).to_numpy()))
-            changes.append(Change(slice, puts.take(pa.array(now)), deletes, digest))
+            changes.append(Change(slice, puts.take(pa.array(now)), deletes, parent, digest))
         return changes
 
     def _slices(self, entries: list[tuple[Flat, Entry]]) -> npt.NDArray[np.uint16]:

@@ -93,7 +93,8 @@ class Tracking:
         dead = dict(split_by_slice(graves[0])) if graves else {}
         changes = []
         for slice in sorted(by_slice.keys() | dead.keys()):
-            digest, deletes, put = self._digests.get(slice, ZERO_DIGEST), no_ids(), puts.slice(0, 0)
+            digest = parent = self._digests.get(slice, ZERO_DIGEST)
+            deletes, put = no_ids(), puts.slice(0, 0)
             if graves is not None and slice in dead:
                 at = dead[slice]
                 digest = plus(digest, total((graves[3][at], graves[4][at])), -1)
@@ -105,7 +106,7 @@ class Tracking:
                 digest = plus(digest, total((stamps[0][at], stamps[1][at])))
                 put = puts.take(pa.array(at))
             self._digests[slice] = digest
-            changes.append(Change(slice, put, deletes, digest))
+            changes.append(Change(slice, put, deletes, parent, digest))
         self._stamps[0, rows], self._stamps[1, rows] = stamps
         self._stored[rows] = True
         self.dirty[rows] = False
