@@ -12,21 +12,17 @@ from headrace.errors import ConfigError
 from headrace.units import duration_s, in_words, size_bytes, size_in_words
 
 _TRANSITION = Transition()
-_RENAMED = {"cut": "flush", "cut_bytes": "flush_bytes"}
+_RENAMED = {"cut": "flush", "cut_bytes": "flush_bytes", "epoch": "commit", "max_attempts": "give_up"}
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How a job runs, as workers get it; what each setting means is said in ``RunSettings``.
-
-    ``epoch_auto`` is None where the user did not say, so that the job's constraints decide.
-    """
+    """How a job runs, as workers get it; what each setting means is said in ``RunSettings``."""
 
     mode: Mode = "realtime"
     parallelism: int = 2
     slices: int = 64
-    epoch_s: float = 120.0
-    epoch_auto: bool | None = None
+    commit_s: float = 1.0
     recovery_s: float | None = None
     flush_s: float = 0.008
     flush_bytes: int = 1_000_000
@@ -39,8 +35,7 @@ class Settings:
     sample_share: float = 0.1
     idle_s: float = 1.0
     join_timeout_s: float = 60.0
-    max_attempts: int = 3
-    restart_backoff_s: float = 0.5
+    give_up_s: float = 600.0
     trigger_s: float = 0.0
     flush_by: Literal["deadline", "size"] = "deadline"
     chaining: Literal["static", "dynamic"] = "static"
@@ -56,17 +51,13 @@ class Settings:
     def of(**settings: Unpack[RunSettings]) -> Settings:
         """Settings from what users write.
 
-        >>> Settings.of(epoch="30 s", flush="10 ms").flush_s
+        >>> Settings.of(commit="5 s", flush="10 ms").flush_s
         0.01
         """
         values: dict[str, Any] = {}
         for name, value in settings.items():
             if name not in RunSettings.__annotations__:
                 raise ConfigError(_unknown(name))
-            if name == "epoch":
-                values["epoch_auto"] = value == "auto"
-                if value == "auto":
-                    continue
             field = field_of(name)
             values[field] = _number(name, field, value)
         made = replace(Settings(), **values)
@@ -77,7 +68,7 @@ class Settings:
         if self.mode not in MODES:
             raise ConfigError(f"mode {self.mode!r} is not one of {', '.join(MODES)}")
         check_schedule(self.schedule)
-        for name, minimum in (("parallelism", 1), ("slices", 1), ("poll_rows", 1), ("max_attempts", 1)):
+        for name, minimum in (("parallelism", 1), ("slices", 1), ("poll_rows", 1)):
             value = getattr(self, name)
             if not isinstance(value, int) or value < minimum:
                 raise ConfigError(f"{name} must be a whole number of at least {minimum}, not {value!r}")
@@ -87,10 +78,15 @@ class Settings:
             raise ConfigError(f"chaining {self.chaining!r} is not 'static' or 'dynamic'")
         if self.slices > 65_535:
             raise ConfigError(f"slices must be at most 65535, not {self.slices}")
-        if self.epoch_s < 1:
-            raise ConfigError("epoch must be at least 1 s: Spark needs a good part of that between two epochs")
-        if self.recovery_s is not None and self.recovery_s < 1:
-            raise ConfigError("recovery must be at least 1 s: half an epoch is repeated, and epochs take 1 s or more")
+        if self.commit_s < 0.05:
+            raise ConfigError(f"commit must be at least 50 ms, not {in_words(self.commit_s)}: a cut takes part of that")
+        if self.recovery_s is not None and self.recovery_s < 0.1:
+            raise ConfigError("recovery must be at least 100 ms: up to two intervals between cuts are repeated")
+
+    @property
+    def cut_every_s(self) -> float:
+        """The time between cuts: as set, or less where a failure must not repeat so much."""
+        return self.commit_s if self.recovery_s is None else max(min(self.commit_s, self.recovery_s / 2), 0.05)
 
 
 _FIELDS = frozenset(field.name for field in fields(Settings))
@@ -124,8 +120,8 @@ def _unknown(name: str) -> str:
 def default_settings() -> dict[str, Any]:
     """The defaults as users would write them.
 
-    >>> default_settings()["epoch"], default_settings()["queue"]
-    ('2 min', '64 MB')
+    >>> default_settings()["commit"], default_settings()["queue"]
+    ('1 s', '64 MB')
     """
     defaults = {}
     for name in RunSettings.__annotations__:

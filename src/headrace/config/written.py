@@ -20,13 +20,12 @@ class RunSettings(TypedDict, total=False):
     """Subtasks per stage, where a step does not say."""
     slices: int
     """Shares of each step's keys: the unit of stored state, fixed for the life of a checkpoint."""
-    epoch: Duration
-    """Time between commits, or ``"auto"``. Shorter means less to redo after a failure, longer fewer of the gaps, of a
-    fraction of a second, in which Spark starts the next epoch; the default keeps them well below one percent of the
-    time, so that they do not decide a p99. ``"auto"``, the default where a job has latency constraints or ``recovery``,
-    lets the bound, the gaps and ``recovery`` decide."""
+    commit: Duration
+    """Time between cuts: how often state, source offsets and results become one version, durable and visible. Longer by
+    itself where cuts would hold records up for more than a few percent of the time. Other modes have one cut at the end
+    of each batch."""
     recovery: Duration | None
-    """How much input a failure may repeat, on average."""
+    """How much input a failure may repeat: cuts are at most half of it apart."""
     flush: Duration
     """The longest time a record waits in an output buffer."""
     flush_bytes: Size
@@ -50,7 +49,7 @@ class RunSettings(TypedDict, total=False):
     trigger: Duration
     """Time between micro-batches; 0: one after the other."""
     chunk: Duration
-    """How often changed state is written while an epoch runs."""
+    """How often changed state is written between cuts that are further apart."""
     chunk_bytes: Size
     """After how much changed state it is written at once."""
     share: bool
@@ -69,10 +68,8 @@ class RunSettings(TypedDict, total=False):
     lease: Duration
     """A worker process that gives no sign of life for so long is taken to hang."""
     join_timeout: Duration
-    """How long all subtasks of an epoch may take to start."""
-    max_attempts: int
-    """How often an epoch is tried before the job fails."""
-    restart_backoff: Duration
-    """The pause before the first restart; it doubles with each further one."""
+    """How long all subtasks of a batch may take to start."""
+    give_up: Duration
+    """A job that keeps failing is started again and again until no cut was made for so long."""
     debug_state: bool
     """Check state more often than needed, for tests."""

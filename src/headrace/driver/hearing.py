@@ -9,7 +9,7 @@ from headrace.measure.recent import Recent
 from headrace.measure.report import Report
 from headrace.measure.summary import Summary
 from headrace.runtime.messages import Reported
-from headrace.tokens import Token
+from headrace.tokens import Attempt
 
 _REMEMBERED = 4096
 _FRESH_REPORTS = 2.5
@@ -36,9 +36,13 @@ class Hearing:
         """The query's workers are gone; what they said before stays in the history."""
         self.newest.clear()
 
-    def exhausted(self, token: Token) -> bool:
+    def laid_out(self, layout: Layout) -> None:
+        """The job goes on with other subtasks."""
+        self._layout = layout
+
+    def exhausted(self, attempt: Attempt) -> bool:
         """Whether all sources have said, in this attempt, that no record will follow."""
-        sources = [r for r in self.newest.values() if r.stage == 0 and r.token == token]
+        sources = [r for r in self.newest.values() if r.stage == 0 and r.attempt == attempt]
         return len(sources) == self._layout.stages[0].subtasks and all(r.exhausted for r in sources)
 
     def summary(self, at_s: float) -> Summary:

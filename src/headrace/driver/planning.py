@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
@@ -14,17 +12,15 @@ from headrace.actuate.controljob import control_job
 from headrace.api.job import Jobs, graph_of
 from headrace.config import Settings
 from headrace.connect.collect import CollectHere, collect_sink
+from headrace.driver.identity import Identity, known_identity
 from headrace.driver.schemafinding import infer
-from headrace.errors import CorruptionError, GraphError
-from headrace.graph.nodes import Graph, Node, PaneNode, ReduceNode, SinkNode, SourceNode
+from headrace.errors import GraphError
+from headrace.graph.nodes import Graph, Node, PaneNode, SinkNode, SourceNode
 from headrace.graph.pruning import needed_columns
-from headrace.graph.render import describe
 from headrace.graph.sharing import share
 from headrace.graph.stages import lay_out
 from headrace.graph.validate import validate
 from headrace.runtime.plan import JobPlan
-from headrace.state.durable.segments import FORMAT_ID
-from headrace.state.hashing import HASH_ID
 
 
 def plan_job(job: Jobs, checkpoint: Path, settings: Settings, *, collect: bool = False) -> JobPlan:
@@ -36,19 +32,18 @@ def plan_job(job: Jobs, checkpoint: Path, settings: Settings, *, collect: bool =
     graph = graph_of(job, need_sink=not collect)
     graph = collecting(graph, checkpoint / "collected", every=collect)
     validate(graph)
+    known = known_identity(checkpoint)
     if settings.share:
-        graph = share(graph)
+        graph = share(graph, known.sharing) if known is not None else share(graph)
     if settings.mode == "batch":
         for node in graph.nodes:
             if isinstance(node, SourceNode) and not node.source.bounded:
                 raise GraphError(
                     f"source {node.name!r} never ends, so batch mode would not either; bound it or use another mode"
                 )
-    known = known_schemas(checkpoint)
-    inferred = infer(graph, known)
+    inferred = infer(graph, known.schemas if known is not None else {})
     layout = lay_out(graph, settings.parallelism, dynamic=settings.chaining == "dynamic")
-    first = layout.stages[0].subtasks
-    partitions = {n.name: n.source.partitions(first) for n in graph.nodes if isinstance(n, SourceNode)}
+    partitions = _partitions(graph, layout.stages[0].subtasks, known)
     plan = JobPlan(
         uuid.uuid4().hex,
         graph,
@@ -87,33 +82,17 @@ def collecting(graph: Graph, directory: Path, *, every: bool) -> Graph:
     return replace(graph, nodes=tuple(nodes))
 
 
-def identity(plan: JobPlan) -> dict[str, Any]:
-    """What a checkpoint must agree with: a change here would misread its state."""
-    return {
-        "job": plan.graph.job,
-        "slices": plan.settings.slices,
-        "hash": HASH_ID,
-        "format": FORMAT_ID,
-        "partitions": plan.partitions,
-        "schemas": {name: schema.serialize().to_pybytes().hex() for name, schema in plan.fixed_schemas.items()},
-        "steps": {node.name: _shape(node) for node in plan.graph.nodes if not isinstance(node, SinkNode)},
-    }
+def _partitions(graph: Graph, subtasks: int, known: Identity | None) -> dict[str, int]:
+    """How many readers each source has: as many as on its checkpoint, unless it was told another number.
 
-
-def known_schemas(checkpoint: Path) -> dict[str, pa.Schema]:
-    """The schemas fixed when the checkpoint was made."""
-    path = checkpoint / "headrace" / "job.json"
-    if not path.exists():
-        return {}
-    try:
-        stored = json.loads(path.read_text()).get("schemas", {})
-        return {name: pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(text))) for name, text in stored.items()}
-    except (ValueError, OSError, AttributeError, TypeError) as error:
-        raise CorruptionError(f"{path} cannot be read: {error}; restore it, or start with a new checkpoint") from error
-
-
-def _shape(node: Node) -> str:
-    """What a step's state depends on: not its function, which may be mended, but its parameters."""
-    if isinstance(node, (ReduceNode, PaneNode)):
-        return describe(node)
-    return type(node).__name__
+    Positions are kept by partition, so their number cannot follow the parallelism. Only Spark itself, which reads a
+    user's DataFrame, divides it among all subtasks there are.
+    """
+    partitions = {}
+    for node in graph.nodes:
+        if isinstance(node, SourceNode):
+            before = known.known(node.name) if known is not None else None
+            kept = before.partitions if before is not None and not hasattr(node.source, "frame") else None
+            follows = kept is not None and node.source.partitions(kept) == kept
+            partitions[node.name] = kept if kept is not None and follows else node.source.partitions(subtasks)
+    return partitions

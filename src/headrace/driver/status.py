@@ -22,22 +22,38 @@ class Event:
     number: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class CutFigures:
+    """The last cut that was logged: how long it took from its order to the log, how long it held records up where that
+    was longest, and what it wrote.
+    """
+
+    number: int
+    logged_s: float
+    took_ms: float
+    aligned_ms: float
+    bytes: int
+
+
 @dataclass(slots=True)
 class Status:
     """What a run is doing.
 
-    ``steps`` and ``channels`` are the figures of the last reports; what nobody has measured lately is
-    left out. ``edges`` are the same channels by edge of the plan (``run.plan.layout.edges``).
-    ``dropped_events`` are so old that ``decisions()`` no longer has them.
+    ``cuts`` were logged by this run, ``cut`` is the last one, ``cut_age_s`` how long ago that was: what a failure now would
+    repeat. ``unpublished`` cuts wait for their sinks. ``steps`` and ``channels`` are the figures of the last reports; what
+    nobody has measured lately is left out. ``edges`` are the same channels by edge of the plan
+    (``run.plan.layout.edges``). ``dropped_events`` are so old that ``decisions()`` no longer has them.
     """
 
     state: State
-    epoch: int
-    committed_epochs: int
+    cuts: int
     restarts: int
     counters: dict[str, int] = field(default_factory=dict)
     workers: int = 0
     dropped_events: int = 0
+    cut: CutFigures | None = None
+    cut_age_s: float | None = None
+    unpublished: int = 0
     steps: Mapping[str, StepFigures] = field(default_factory=dict)
     edges: Mapping[int, EdgeFigures] = field(default_factory=dict)
     channels: Mapping[ChannelId, ChannelReport] = field(default_factory=dict)

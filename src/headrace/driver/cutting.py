@@ -1,0 +1,59 @@
+"""One cut on its way from ORDER to the log, and how often there is one."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from headrace.runtime.messages import Place
+from headrace.runtime.plan import Description
+from headrace.tokens import Token
+
+_SHARE = 0.03
+"""Of the time that a cut may hold records up; where it would take more, there are fewer cuts."""
+_RECENT = 8
+_REPEAT_S = 1.0
+
+
+@dataclass(slots=True)
+class CutUnderWay:
+    """A cut that was ordered. ``logging``: all have described it, and its entry is being appended."""
+
+    token: Token
+    end: bool
+    ordered_s: float
+    told_s: float
+    aligned: set[Place] = field(default_factory=set)
+    descriptions: dict[Place, Description] = field(default_factory=dict)
+    gone_on: bool = False
+    logging: bool = False
+
+    def repeat(self, now_s: float) -> bool:
+        """Whether the order should be given again, to those who have not shown that they have it."""
+        if now_s - self.told_s < _REPEAT_S:
+            return False
+        self.told_s = now_s
+        return True
+
+
+@dataclass(slots=True)
+class Pace:
+    """When the next cut is due: every ``commit_s``, or less often where cuts hold records up for long."""
+
+    commit_s: float
+    due_s: float = 0.0
+    _held_s: deque[float] = field(default_factory=lambda: deque(maxlen=_RECENT))
+
+    @property
+    def interval_s(self) -> float:
+        held = sorted(self._held_s)
+        return max(self.commit_s, held[len(held) // 2] / _SHARE if held else 0.0)
+
+    def begin(self, now_s: float) -> None:
+        """Sources were let go."""
+        self.due_s = now_s + self.interval_s
+
+    def logged(self, cut: CutUnderWay) -> None:
+        """A cut took that long; the next one keeps the distance to when it was ordered."""
+        self._held_s.append(max((d.aligned_ms for d in cut.descriptions.values()), default=0.0) / 1e3)
+        self.due_s = cut.ordered_s + self.interval_s

@@ -1,0 +1,137 @@
+"""What the machine asks of the checkpoint and of sinks, carried out: each kind in a thread of its own, in order.
+
+Every answer, a failure too, comes back as an event. What a sink or a disk takes long for delays nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+from headrace.driver.events import (
+    Append,
+    Appended,
+    AppendFailed,
+    Collect,
+    Collected,
+    Compact,
+    Discard,
+    EntryRead,
+    Event,
+    Instruction,
+    LogRead,
+    LogUnreadable,
+    LookUp,
+    NewestSeen,
+    NumberedCut,
+    Publish,
+    Published,
+    PublishFailed,
+    ReadEntry,
+    ReadLog,
+    Rewritten,
+)
+from headrace.driver.failures import translated
+from headrace.driver.publishing import discard_unlogged, publish
+from headrace.errors import CorruptionError, HeadraceError, StateError
+from headrace.runtime.plan import JobPlan
+from headrace.state.durable.compaction import compact
+from headrace.state.durable.garbage import collect
+from headrace.state.durable.published import read_published, write_published
+from headrace.state.durable.storage import Storage
+from headrace.state.durable.versionlog import Entry, VersionLog
+
+_POOLS = ("log", "publish", "upkeep")
+
+
+class Hands:
+    """``plan`` may be replaced by one with other subtasks; ``post`` takes the answers, from any thread."""
+
+    def __init__(self, plan: JobPlan, storage: Storage, post: Callable[[Event], None]) -> None:
+        self.plan, self.storage, self.log = plan, storage, VersionLog(storage)
+        self._post = post
+        self._pools = {name: ThreadPoolExecutor(1, thread_name_prefix=f"headrace-{name}") for name in _POOLS}
+        self._serial = 0
+
+    def do(self, instruction: Instruction) -> bool:
+        """Begin to carry it out; False if it is none for these hands."""
+        match instruction:
+            case ReadLog() | LookUp() | ReadEntry() | Append():
+                self._submit("log", lambda: self._on_log(instruction))
+            case Publish(cut):
+                self._submit("publish", lambda: self._publish(cut))
+            case Discard():
+                self._submit("publish", lambda: self._discard(instruction))
+            case Compact():
+                self._submit("upkeep", lambda: self._compact(instruction))
+            case Collect():
+                self._submit("upkeep", lambda: self._collect(instruction))
+            case _:
+                return False
+        return True
+
+    def close(self) -> None:
+        """Wait for what has begun."""
+        for pool in self._pools.values():
+            pool.shutdown(wait=True, cancel_futures=True)
+
+    def _submit(self, pool: str, work: Callable[[], Event | None]) -> None:
+        def run() -> None:
+            event = work()
+            if event is not None:
+                self._post(event)
+
+        self._pools[pool].submit(run)
+
+    def _on_log(self, asked: ReadLog | LookUp | ReadEntry | Append) -> Event:
+        try:
+            match asked:
+                case ReadLog():
+                    cuts = tuple(NumberedCut(number, entry.manifest) for number, entry in self.log.cuts())
+                    return LogRead(self.log.newest(), cuts, read_published(self.storage))
+                case LookUp():
+                    return NewestSeen(self.log.newest())
+                case ReadEntry(number):
+                    return EntryRead(number, self._entry(number))
+                case Append(number, entry):
+                    created = self.log.append(number, entry)
+                    return Appended(number) if created else AppendFailed(number, "the number is taken")
+        except (CorruptionError, StateError) as error:
+            return LogUnreadable(str(error), error)
+        except OSError as error:
+            return AppendFailed(asked.number, str(error)) if isinstance(asked, Append) else LogUnreadable(str(error))
+
+    def _entry(self, number: int) -> Entry | None:
+        try:
+            return self.log.read(number)
+        except FileNotFoundError:
+            return None
+
+    def _publish(self, cut: NumberedCut) -> Event:
+        try:
+            publish(self.plan, cut.manifest)
+            write_published(self.storage, cut.number)
+        except Exception as error:  # a sink is anybody's code; whatever it raises, it is asked again
+            final = isinstance(error, (CorruptionError, StateError))
+            return PublishFailed(cut.number, translated(error), final=final)
+        return Published(cut.number)
+
+    def _discard(self, wanted: Discard) -> None:
+        with suppress(OSError, HeadraceError):  # nobody waits for it, and the next start tries again
+            discard_unlogged(self.plan, lambda token: token in wanted.logged or token.by > wanted.upto)
+
+    def _compact(self, wanted: Compact) -> Event:
+        self._serial += 1
+        try:
+            return Rewritten(compact(self.storage, wanted.manifest, wanted.by, self._serial))
+        except (OSError, HeadraceError) as error:
+            return Rewritten((), str(error))
+
+    def _collect(self, wanted: Collect) -> Event:
+        try:
+            collect(self.storage, self.log, wanted.generation, wanted.running, wanted.logged, wanted.spare)
+            self.log.forget_before(wanted.forget_before)
+        except (OSError, HeadraceError) as error:
+            return Collected(str(error))
+        return Collected()

@@ -1,0 +1,81 @@
+"""A job's identity in its checkpoint: read when the job is planned, settled when its driver opens the checkpoint."""
+
+from __future__ import annotations
+
+import logging
+from hashlib import sha256
+from pathlib import Path
+
+import msgspec
+
+from headrace.driver.identity.differences import differences, grown
+from headrace.driver.identity.steps import Identity, identity
+from headrace.errors import CorruptionError, StateError
+from headrace.runtime.plan import JobPlan
+from headrace.state.durable.storage import LocalStorage, Storage
+from headrace.state.durable.versionlog import VersionLog
+
+_NAME = "job"
+_log = logging.getLogger("headrace")
+
+
+class _Stored(msgspec.Struct, frozen=True):
+    """The identity as it was encoded, so that its sum can be checked before it is believed."""
+
+    sha256: str
+    identity: msgspec.Raw
+
+
+def known_identity(checkpoint: Path) -> Identity | None:
+    """What a checkpoint knows of its job; None if there is no checkpoint yet."""
+    return _read(LocalStorage(checkpoint / "headrace"))
+
+
+def settle_identity(storage: Storage, plan: JobPlan) -> Identity:
+    """Check that a plan fits its checkpoint, and store what the job has become.
+
+    Raises StateError with everything that does not fit, and what to do about each. It may be called before the log is
+    opened, so that a job that does not fit fences nobody: a step that was left out by a driver that got no further may
+    come back.
+    """
+    known, now = _read(storage), identity(plan)
+    newest = VersionLog(storage).newest_cut()
+    settled = now
+    if known is not None:
+        entry = newest[0] if newest is not None else 0
+        _tell(known, now, entry, plan.checkpoint)
+        settled = grown(known, now, entry)
+    if settled != known:
+        storage.put(_NAME, _encoded(settled))
+    return settled
+
+
+def _tell(known: Identity, now: Identity, entry: int, checkpoint: Path) -> None:
+    found = differences(known, now, entry)
+    refused = [str(difference) for difference in found if difference.refused]
+    if refused:
+        raise StateError("\n  - ".join([f"the job does not fit checkpoint {checkpoint}:", *refused]))
+    for difference in found:
+        _log.warning("checkpoint %s: %s", checkpoint, difference)
+
+
+def _read(storage: Storage) -> Identity | None:
+    try:
+        data = storage.get(_NAME)
+    except FileNotFoundError:
+        return None
+    try:
+        stored = msgspec.json.decode(data, type=_Stored)
+        if sha256(stored.identity).hexdigest() != stored.sha256:
+            raise ValueError("it has changed since it was written (sha256 differs)")
+        return msgspec.json.decode(stored.identity, type=Identity)
+    except ValueError as error:
+        raise CorruptionError(
+            f"the job's identity ({_NAME!r} in the checkpoint) cannot be read: {error}; restore the file, or start with "
+            f"a new checkpoint"
+        ) from error
+
+
+def _encoded(known: Identity) -> bytes:
+    body = msgspec.json.encode(known)
+    return msgspec.json.encode(_Stored(sha256(body).hexdigest(), msgspec.Raw(body)))

@@ -1,0 +1,548 @@
+"""The driver as a pure machine: events in, instructions out; no thread, no clock, no disk.
+
+OPEN   The log is read and an OPEN entry appended: from then on older drivers are fenced. What was logged and not
+       published is published.
+START  A query is started; every subtask says HELLO. When all have, an attempt begins at the newest cut of the log: each
+       gets its PLAN, loads, says LOADED. When all have, sources GO.
+CUT    Every ``commit`` sources are ordered to make a cut. Subtasks say ALIGNED, then DESC when their part is durable.
+       When all have, the audit holds and the entry is in the log, the cut has happened: LOGGED, and it is published.
+END    A cut with ``end`` is the last of its batch: the run is over, the next batch follows, or another query.
+
+Stage by stage (micro-batch, batch) there is one cut, at the end of each batch, and no order: Spark's job is the barrier.
+A failure, whoever's, ends the attempt; the next one goes on from the newest cut of the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Literal
+
+from headrace.driver.appending import Appending, LogEvent
+from headrace.driver.audit import audit
+from headrace.driver.cutting import CutUnderWay, Pace
+from headrace.driver.events import (
+    BatchAnswer,
+    BatchBegins,
+    BatchEndAsked,
+    BatchWorked,
+    Began,
+    Collected,
+    CutHappened,
+    Discard,
+    EndBatch,
+    Event,
+    Finish,
+    Heard,
+    Instruction,
+    LaidOut,
+    LogRead,
+    LogUnreadable,
+    Lost,
+    NumberedCut,
+    OrdersGiven,
+    Published,
+    PublishFailed,
+    QueryEnded,
+    ReadLog,
+    RestartAsked,
+    Rewritten,
+    Say,
+    Send,
+    StartQuery,
+    StopAsked,
+    StopQuery,
+    Tick,
+)
+from headrace.driver.failures import Failure, understand
+from headrace.driver.hearing import Hearing
+from headrace.driver.members import Members
+from headrace.driver.publications import Publications
+from headrace.driver.retries import Retries
+from headrace.driver.status import State
+from headrace.driver.upkeep import Upkeep
+from headrace.errors import ChannelError, FencedError, HeadraceError, ProtocolError
+from headrace.runtime.messages import (
+    Aligned,
+    CutOrdered,
+    Described,
+    Failed,
+    Fenced,
+    Go,
+    GoOn,
+    Hello,
+    Loaded,
+    Logged,
+    Ordered,
+    Reply,
+    Reported,
+    ToDriver,
+    ToWorker,
+)
+from headrace.runtime.orders import Orders
+from headrace.runtime.plan import JobPlan
+from headrace.state.durable.manifest import Manifest, next_manifest
+from headrace.state.durable.versionlog import CutEntry, Opened
+from headrace.tokens import Attempt, Token
+
+Phase = Literal["opening", "between", "joining", "loading", "running", "ended", "stopping", "over"]
+_LAST_WORDS_S = 0.1
+"""How long after a query's end what its workers said before they died may still be on its way."""
+_LONGEST_BATCH_S = 23 * 3600.0
+"""Spark is told 24 h; a batch that it ends by itself would be a failure."""
+_UNPUBLISHED_S = 30.0
+"""How long the end of a run waits for its sinks; what they have not taken by then is published by the next start."""
+_MIN_BATCH_S = 5.0
+"""A keyed step that grows waits until its last batch has lasted so long: each growth is a stop."""
+_SUPERSEDED = Fenced("a newer attempt has begun")
+_FENCED = "another driver has taken over checkpoint {}: this one may decide nothing any more, and stops"
+
+
+class Machine:
+    """One driver of one run.
+
+    ``base`` is the newest cut of the log, the version that attempts start from. ``cut`` is the one under way.
+    ``stopping`` is set once a stop was asked for.
+    """
+
+    def __init__(
+        self, plan: JobPlan, opened: Callable[[int], Opened], *, seconds: float | None = None, wall_s: float = 0.0
+    ) -> None:
+        self.plan, self._opened, self._seconds, self._wall_s = plan, opened, seconds, wall_s
+        self.phase: Phase = "opening"
+        self.log, self.publications, self.upkeep = Appending(), Publications(), Upkeep()
+        self.members, self.hearing = Members(plan), Hearing(plan.layout, plan.settings.report_s)
+        self.pace, self.retries = Pace(plan.settings.cut_every_s), Retries(plan.settings.give_up_s)
+        self.base: NumberedCut | None = None
+        self.attempt: Attempt | None = None
+        self.cut: CutUnderWay | None = None
+        self.orders = Orders()
+        self.generation = self.query = self.logged_cuts = 0
+        self.stopping = self.finished = False
+        self._manifest: Manifest | None = None
+        self._attempts = 0
+        self._hellos: dict[bytes, Hello] = {}
+        self._failures: list[Failed] = []
+        self._failure: Failure | None = None
+        self._ended: QueryEnded | None = None
+        self._next: Literal["batch", "query"] | None = None
+        self._known_batch: int | None = None
+        self._worked = self._looked = self._waits = False
+        self._began_s: float | None = None
+        self._batch_s = self._quiet_s = 0.0
+
+    @property
+    def state(self) -> State:
+        """As users are told."""
+        if self.phase in ("running", "ended") or (self.phase == "loading" and not self.plan.eager):
+            return "running"
+        return "restarting" if self._began_s is not None else "starting"
+
+    def start(self, now_s: float) -> list[Instruction]:
+        self.retries.progress(now_s)
+        return [ReadLog()]
+
+    def on(self, event: Event, now_s: float) -> list[Instruction]:
+        """What to do now that this has happened."""
+        if self.phase == "over":
+            return self.publications.on(event, now_s) if isinstance(event, (Published, PublishFailed)) else []
+        out = self._take(event, now_s)
+        return [*out, *self._advance(now_s)]
+
+    def _take(self, event: Event, now_s: float) -> list[Instruction]:
+        match event:
+            case LogRead():
+                return self._log_read(event)
+            case Published() | PublishFailed():
+                return self._publishing(event, now_s)
+            case Heard(sender, message):
+                return self._hear(sender, message, now_s)
+            case Lost(sender):
+                return self._lose(sender)
+            case QueryEnded():
+                return self._query_ended(event, now_s)
+            case Rewritten() | Collected():
+                self.upkeep.on(event)
+            case LaidOut(plan):
+                self.plan = self.members.plan = plan
+                self.members.owners = []
+                self.hearing.laid_out(plan.layout)
+            case OrdersGiven(orders):
+                return self._order(orders)
+            case BatchBegins() | BatchWorked():
+                return self._batch(event, now_s)
+            case StopAsked():
+                self.stopping = True
+            case RestartAsked(why):
+                return self._change("query", why)
+            case BatchEndAsked(why):
+                return self._change("batch", why)
+            case Tick():
+                pass
+            case LogUnreadable(why, error) if error is not None or not self.log.busy:
+                if error is not None:
+                    return self._fail(Failure(error, final=True))
+                return [*self._say_once(f"the checkpoint cannot be read yet: {why}"), ReadLog()]
+            case _:
+                return self._log_event(event, now_s)
+        return []
+
+    # The log.
+
+    def _log_read(self, read: LogRead) -> list[Instruction]:
+        """Open the log right behind what was read, the base included."""
+        if self.phase != "opening" or self.log.busy:
+            return []
+        self.log.number = read.newest
+        self.base = read.cuts[-1] if read.cuts else None
+        self.publications = Publications(read.published)
+        for cut in read.cuts:
+            if cut.number > read.published:
+                self.publications.add(cut)
+        return self.log.append(self._opened(read.newest + 1))
+
+    def _log_event(self, event: LogEvent, now_s: float) -> list[Instruction]:
+        out, outcome = self.log.on(event, now_s)
+        if outcome == "fenced" or (outcome == "taken" and self.phase != "opening"):
+            return [*out, *self._fail(Failure(FencedError(_FENCED.format(self.plan.checkpoint)), final=True))]
+        if outcome == "taken":
+            return [*out, ReadLog()]
+        if outcome == "looked":
+            self._looked = True
+        if outcome == "appended" and self.phase == "opening":
+            self.generation = self.log.number
+            self.phase, self._looked = "between", True
+            return [*out, self._discard()]
+        if outcome == "appended":
+            return [*out, *self._logged(now_s)]
+        return out
+
+    def _logged(self, now_s: float) -> list[Instruction]:
+        """The cut has happened, even if its attempt is over by now."""
+        cut, manifest = self.cut, self._manifest
+        assert cut is not None and manifest is not None
+        self.base = NumberedCut(self.log.number, manifest)
+        self.cut = self._manifest = None
+        self.publications.add(self.base)
+        self.pace.logged(cut)
+        self.logged_cuts += 1
+        self.retries.progress(now_s)
+        self.finished = manifest.exhausted
+        out: list[Instruction] = [CutHappened(self.base), *self._tell(self.members.senders(), Logged(cut.token))]
+        if cut.end and self.phase in ("running", "loading"):
+            self.phase = "ended"
+            if not self.plan.eager:
+                assert self.members.batch is not None
+                out.append(BatchAnswer(self.members.batch, run=True))
+        return [*out, *self.upkeep.after(self.base, cut.token.by, self.publications, now_s)]
+
+    def _discard(self) -> Discard:
+        return Discard(Attempt(self.generation, self._attempts), frozenset(cut.manifest.token for cut in self.publications.waiting))
+
+    def _publishing(self, event: Published | PublishFailed, now_s: float) -> list[Instruction]:
+        out = self.publications.on(event, now_s)
+        if isinstance(event, PublishFailed) and event.final:
+            return [*out, *self._fail(Failure(event.error, final=True))]
+        return out
+
+    # What subtasks say.
+
+    def _hear(self, sender: bytes, message: ToDriver, now_s: float) -> list[Instruction]:
+        match message:
+            case Hello():
+                return self._hello(sender, message, now_s)
+            case Loaded():
+                return self._loaded(sender, message, now_s)
+            case Aligned(token=token) if self.cut is not None and token == self.cut.token:
+                self.cut.aligned.add(message.place)
+                if len(self.cut.aligned) == len(self.members.by_place) and not self.cut.gone_on:
+                    self.cut.gone_on = True
+                    return self._tell(self.members.senders(stage=0), GoOn(token))
+            case Described():
+                return self._described(sender, message)
+            case Reported() if message.attempt != self.attempt or not self.members.has_place(message.place):
+                return self._tell([sender], _SUPERSEDED)
+            case Reported():
+                self.hearing.take(message)
+            case Failed() if message.query == self.query:
+                self._failures.append(message)
+        return []
+
+    def _hello(self, sender: bytes, hello: Hello, now_s: float) -> list[Instruction]:
+        if hello.query != self.query or self.phase in ("between", "stopping"):
+            return self._tell([sender], Fenced("this worker belongs to a query that was replaced"))
+        if not self.members.has_place(hello.place):
+            return self._tell([sender], Fenced(f"the job has no subtask {hello.index} of stage {hello.stage}"))
+        self._hellos[sender] = hello
+        if not self.plan.eager:
+            return self._hello_stage_by_stage(sender, hello)
+        if self.phase == "running" or self.cut is not None:
+            return self._fail_protocol(f"subtask {hello.place} began anew within its attempt")
+        if hello.batch != self.members.batch:
+            self.members.gather(hello.batch)
+            self.phase = "joining"
+        self.members.join(sender, hello)
+        if not self.members.complete:
+            return []
+        self.phase = "loading"
+        return self._sent(self.members.plan_all(self._new_attempt(), *self._from(), self.orders))
+
+    def _hello_stage_by_stage(self, sender: bytes, hello: Hello) -> list[Instruction]:
+        if self.phase != "loading" or hello.batch != self.members.batch or self.attempt is None:
+            return self._tell([sender], Fenced(f"batch {hello.batch} is not running"))
+        self.members.join(sender, hello)
+        return self._sent([self.members.plan_one(hello.place, self.attempt, *self._from(), self.orders)])
+
+    def _loaded(self, sender: bytes, loaded: Loaded, now_s: float) -> list[Instruction]:
+        if loaded.attempt != self.attempt or not self.members.take_loaded(sender, loaded):
+            return self._tell([sender], _SUPERSEDED)
+        if not self.plan.eager:
+            return self._tell([sender], Go(loaded.attempt))
+        if self.phase != "loading" or not self.members.all_loaded:
+            return []
+        self.phase, self._batch_s = "running", now_s
+        self._began_s = self._began_s if self._began_s is not None else now_s
+        self.pace.begin(now_s)
+        return [Began(), *self._tell(self.members.senders(), Go(loaded.attempt))]
+
+    def _described(self, sender: bytes, described: Described) -> list[Instruction]:
+        token, place = described.token, described.place
+        if self.base is not None and token == self.base.manifest.token:
+            return self._tell([sender], Logged(token))  # a repeat: what is logged stays as it is
+        member = self.members.by_place.get(place)
+        if token.by != self.attempt or member is None or member.sender != sender:
+            return self._tell([sender], _SUPERSEDED)
+        if self.cut is not None and token == self.cut.token:
+            self.cut.descriptions.setdefault(place, described.description)
+            self.cut.aligned.add(place)
+        return []
+
+    def _lose(self, sender: bytes) -> list[Instruction]:
+        """A worker is needed as long as its query is: the attempt is over."""
+        hello = self._hellos.get(sender)
+        if hello is None or self.phase in ("between", "stopping"):
+            return []
+        if not self.plan.eager:
+            member = self.members.of(sender)
+            if member is None or (self.cut is not None and hello.place in self.cut.descriptions):
+                return []
+        lease = f"{self.plan.settings.lease_s:g} s"
+        text = f"a worker gave no sign of life for {lease}: it hangs or is gone"
+        self._failures.append(Failed(self.query, hello.place, ChannelError.__name__, text))
+        return self._stop_query((hello,))
+
+    def _order(self, orders: Orders) -> list[Instruction]:
+        """For subtasks that run, and those that begin later; a schedule once ordered stays until another is."""
+        self.orders = replace(orders, schedule=orders.schedule or self.orders.schedule)
+        if self.attempt is None:
+            return []
+        return self._tell(self.members.senders(), Ordered(self.attempt, self.orders))
+
+    # Stage by stage.
+
+    def _batch(self, event: BatchBegins | BatchWorked, now_s: float) -> list[Instruction]:
+        if isinstance(event, BatchWorked):
+            self._worked = event.batch == self.members.batch and self.cut is not None
+            if self.cut is not None:
+                self.cut.ordered_s = now_s
+            return []
+        done = self.base.manifest.batch if self.base is not None and event.known else None
+        if done is not None and event.batch <= done:
+            return [BatchAnswer(event.batch, run=False)]
+        if self.phase not in ("joining", "ended") or self.stopping:
+            return [BatchAnswer(event.batch, run=False)]
+        self.members.gather(event.batch)
+        attempt = self._new_attempt()
+        first = attempt.cut(self.base.manifest.token.cut + 1 if self.base is not None else 1)
+        self.cut = CutUnderWay(first, end=True, ordered_s=now_s, told_s=now_s)
+        self._worked, self._known_batch = False, event.batch if event.known else None
+        self.phase = "loading"
+        self._began_s = self._began_s if self._began_s is not None else now_s
+        return [Began(), BatchAnswer(event.batch, run=True)]
+
+    # Attempts, queries and their ends.
+
+    def _new_attempt(self) -> Attempt:
+        self._attempts += 1
+        self.attempt = Attempt(self.generation, self._attempts)
+        return self.attempt
+
+    def _from(self) -> tuple[Token | None, int]:
+        return (self.base.manifest.token, self.base.number) if self.base is not None else (None, 0)
+
+    def _change(self, what: Literal["batch", "query"], why: str) -> list[Instruction]:
+        if self._next == "query" or self._next == what:
+            return []
+        self._next = what
+        return [Say("border", why)]
+
+    def _query_ended(self, ended: QueryEnded, now_s: float) -> list[Instruction]:
+        if ended.query != self.query or self._ended is not None or self.phase == "between":
+            return []
+        self._ended, self._quiet_s = ended, now_s + _LAST_WORDS_S
+        self.phase = "stopping"
+        return []
+
+    def _stop_query(self, hung: tuple[Hello, ...] = ()) -> list[Instruction]:
+        if self.phase == "stopping":
+            return []
+        running, self.phase = self.phase not in ("opening", "between"), "stopping"
+        if not running:
+            self._ended = QueryEnded(self.query)
+            return []
+        return [StopQuery(hung)]
+
+    def _fail(self, failure: Failure) -> list[Instruction]:
+        """Something is wrong that no worker said: tell them why, and stop the query."""
+        self._failure = self._failure or failure
+        told = self._tell(self.members.senders(), Fenced(failure.summary))
+        return [*told, *self._stop_query()]
+
+    def _fail_protocol(self, what: str) -> list[Instruction]:
+        return self._fail(Failure(ProtocolError(what), final=False))
+
+    def _tell(self, senders: Sequence[bytes], message: ToWorker) -> list[Instruction]:
+        return [Send(sender, message) for sender in senders]
+
+    def _sent(self, replies: Sequence[Reply]) -> list[Instruction]:
+        return [Send(sender, message) for sender, message in replies]
+
+    # What is due without having been asked for.
+
+    def _advance(self, now_s: float) -> list[Instruction]:
+        if self._seconds is not None and self._began_s is not None and now_s - self._began_s >= self._seconds:
+            self.stopping = True
+        out = [*self.log.due(now_s), *self.publications.due(now_s)]
+        if self.cut is not None and not self.cut.logging:
+            out += self._advance_cut(self.cut, now_s)
+        match self.phase:
+            case "running" if self.plan.eager:
+                out += self._order_cut(now_s)
+            case "ended":
+                out += self._after_end()
+            case "joining" | "loading" if self.stopping and self.cut is None:
+                out += self._stop_query()
+            case "stopping" if self._ended is not None and now_s >= self._quiet_s and not self.log.busy:
+                out += self._bury(now_s)
+            case "between" if not self.log.busy:
+                out += self._begin_query(now_s)
+            case "opening" if self.stopping and not self.log.busy:
+                out += self._finish("stopped")
+        return out
+
+    def _order_cut(self, now_s: float) -> list[Instruction]:
+        if self.cut is not None or self.log.busy or self.upkeep.collecting:
+            return []
+        end = self._end_is_due(now_s)
+        if not end and now_s < self.pace.due_s:
+            return []
+        if self.publications.crowded:
+            return self._say_once("sinks do not take their results; no further cut is made before they do")
+        self._waits = False
+        assert self.attempt is not None
+        token = self.attempt.cut(self.base.manifest.token.cut + 1 if self.base is not None else 1)
+        self.cut = CutUnderWay(token, end, now_s, now_s)
+        return self._tell(self.members.senders(stage=0), CutOrdered(token, end))
+
+    def _end_is_due(self, now_s: float) -> bool:
+        """Whether the next cut is the last of its batch."""
+        assert self.attempt is not None
+        lasted_s = now_s - self._batch_s
+        if lasted_s >= _MIN_BATCH_S and self.members.grows(self.orders):
+            self._next = self._next or "batch"
+        if lasted_s >= _LONGEST_BATCH_S:
+            self._next = self._next or "query"
+        return self.stopping or self._next is not None or self.hearing.exhausted(self.attempt)
+
+    def _advance_cut(self, cut: CutUnderWay, now_s: float) -> list[Instruction]:
+        complete = len(cut.descriptions) == len(self.members.by_place) and (self.plan.eager or self._worked)
+        if complete and not self.log.busy:
+            return self._log_cut(cut, now_s)
+        if not self.plan.eager:
+            late = self._worked and now_s - cut.ordered_s > self.plan.settings.join_timeout_s
+            return self._fail_protocol("not all subtasks described their work") if late else []
+        if cut.repeat(now_s):
+            missing = [
+                m.sender for place, m in self.members.by_place.items() if place[0] == 0 and place not in cut.aligned
+            ]
+            return self._tell(missing, CutOrdered(cut.token, cut.end))
+        return []
+
+    def _log_cut(self, cut: CutUnderWay, now_s: float) -> list[Instruction]:
+        """All have described it: audit, and append."""
+        described = list(cut.descriptions.values())
+        before = self.base.manifest if self.base is not None else None
+        try:
+            audit(described)
+            self._manifest = next_manifest(
+                before,
+                cut.token,
+                [change for d in described for change in d.changes],
+                [staged for d in described for staged in d.staged],
+                self.upkeep.take_rewrites(),
+                watermarks={f"{d.stage}:{edge}": us for d in described for edge, us in d.watermarks.items()},
+                exhausted=cut.end and all(d.exhausted for d in described if d.stage == 0),
+                end=cut.end,
+                batch=None if self.plan.eager else self._known_batch,
+                at_us=int((now_s + self._wall_s) * 1e6),
+            )
+        except HeadraceError as error:
+            self.cut = None
+            return self._fail(Failure(error, final=False))
+        cut.logging = True
+        return self.log.append(CutEntry(self._manifest))
+
+    def _after_end(self) -> list[Instruction]:
+        """The last cut of a batch is logged: what comes next?"""
+        if self.finished or self.stopping or self._next == "query":
+            return self._stop_query()
+        if self._next is not None or self.plan.eager:
+            self._next = None
+            self.phase = "joining"
+            self.members.gather(-1)
+            return [EndBatch()]
+        return []
+
+    def _bury(self, now_s: float) -> list[Instruction]:
+        """A query is over, and the outcome of what it had described is known."""
+        assert self._ended is not None
+        failure, planned = self._failure, self.finished or self.stopping or self._next == "query"
+        if failure is None and (self._failures or self._ended.error is not None or not planned):
+            failure = understand(self._failures, self._ended.error)
+        self._ended = self._failure = self._next = self.cut = self._manifest = self.attempt = None
+        self._failures.clear()
+        self.phase, self._looked, self._quiet_s = "between", False, now_s
+        if failure is None or self.finished:
+            return []
+        error = failure.error if self.stopping else self.retries.hopeless(failure, now_s)
+        if error is not None:
+            return [Say("failed", failure.summary, loud=True), *self._finish("failed", error)]
+        wait_s = self.retries.again(now_s)
+        after = f" in {wait_s:g} s" if wait_s else ""
+        return [Say("restart", f"{failure.summary}; going on from the last cut{after}", loud=True)]
+
+    def _begin_query(self, now_s: float) -> list[Instruction]:
+        """Between two queries: the run is over, or the next one starts, from a log that nobody else has written to."""
+        if self.finished or self.stopping:
+            if self.publications.waiting and now_s - self._quiet_s < _UNPUBLISHED_S:
+                return []
+            return self._finish("finished" if self.finished else "stopped")
+        if now_s < self.retries.at_s or self.publications.crowded:
+            return []
+        if not self._looked:
+            return self.log.look()
+        self._looked = False
+        self.query += 1
+        self.phase = "joining"
+        self.members.gather(-1)
+        self._hellos.clear()
+        self.hearing.forget()
+        return [self._discard(), StartQuery(self.query)]
+
+    def _say_once(self, what: str) -> list[Instruction]:
+        waits, self._waits = self._waits, True
+        return [] if waits else [Say("waiting", what, loud=True)]
+
+    def _finish(self, state: State, error: HeadraceError | None = None) -> list[Instruction]:
+        self.phase = "over"
+        return [Finish(state, error)]

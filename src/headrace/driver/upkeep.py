@@ -1,0 +1,51 @@
+"""Keeping the checkpoint small: long chains of blocks are written anew, and what nobody needs is removed.
+
+One at a time, and garbage only between a logged cut and the next order: so a rewrite that a cut to come will name is
+never taken for garbage, and nothing that is being written is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headrace.driver.events import Collect, Collected, Compact, Instruction, NumberedCut, Rewritten
+from headrace.driver.publications import Publications
+from headrace.state.durable.compaction import needs_compaction
+from headrace.state.durable.manifest import Rewrite
+from headrace.tokens import Attempt
+
+_COLLECT_EVERY_S = 10.0
+
+
+@dataclass(slots=True)
+class Upkeep:
+    """``collecting``: no cut may be ordered. ``rewrites`` wait for the next manifest."""
+
+    collecting: bool = False
+    compacting: bool = False
+    rewrites: tuple[Rewrite, ...] = ()
+    _collected_s: float = float("-inf")
+
+    def on(self, event: Rewritten | Collected) -> None:
+        if isinstance(event, Collected):
+            self.collecting = False
+        elif self.compacting:
+            self.compacting, self.rewrites = False, event.rewrites
+
+    def take_rewrites(self) -> tuple[Rewrite, ...]:
+        rewrites, self.rewrites = self.rewrites, ()
+        return rewrites
+
+    def after(self, base: NumberedCut, by: Attempt, publications: Publications, now_s: float) -> list[Instruction]:
+        """What to do right after a cut was logged."""
+        if self.compacting or self.collecting:
+            return []
+        if not self.rewrites and needs_compaction(base.manifest):
+            self.compacting = True
+            return [Compact(base.manifest, by)]
+        if now_s - self._collected_s < _COLLECT_EVERY_S:
+            return []
+        self._collected_s, self.collecting = now_s, True
+        spare = frozenset(rewrite.block.file for rewrite in self.rewrites)
+        unpublished = min((cut.number for cut in publications.waiting), default=base.number)
+        return [Collect(by.generation, by, base.manifest.token.cut, spare, unpublished)]
