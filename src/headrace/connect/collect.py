@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 
-from headrace.connect.sink import SinkContext, Staged, When
-from headrace.connect.writing.staging import (
-    STAGING,
-    discard_staging,
-    publish_parts,
-    refuse_older_results,
-    staged_path,
-    sync_file,
-)
+from headrace.connect.sink import Keep, SinkContext, Staged, When
+from headrace.connect.writing.arrows import ARROW, ArrowWriter, read_arrow
+from headrace.connect.writing.notes import claim_directory, read_note
+from headrace.connect.writing.rolling import Rolled, append_staged
+from headrace.connect.writing.staging import STAGING, discard_staging, is_newer, origin_of, staged_path
 from headrace.tokens import Token
 
-SUFFIX = ".arrow"
+# Nobody waits for these files to be complete; they roll by size.
+_ROLL_S = 86_400.0
 
 
 def rows() -> CollectHere:
@@ -34,7 +31,7 @@ def rows() -> CollectHere:
 
 
 def collect_sink(directory: str | Path) -> Collect:
-    """A sink that keeps results for `read_collected`; rows are there when their epoch is committed.
+    """A sink that keeps results for `read_collected`; rows are there when their cut is logged.
 
     >>> collect_sink("collected").when
     'on_commit'
@@ -43,20 +40,22 @@ def collect_sink(directory: str | Path) -> Collect:
 
 
 def read_collected(directory: str | Path) -> pa.Table:
-    """All collected rows in order of epoch and subtask; a table without columns if there are none.
+    """All collected rows in order of cut and subtask; a table without columns if there are none.
 
     >>> read_collected("nothing-here").num_rows
     0
     """
-    parts = sorted(Path(directory).glob(f"part-*{SUFFIX}"))
-    tables = [read_arrow(part) for part in parts]
+    tables = [pa.Table.from_batches([batch]) for batch in _batches(Path(directory))]
     return pa.concat_tables(tables, promote_options="default") if tables else pa.table({})
 
 
-def read_arrow(path: Path) -> pa.Table:
-    """The rows of one Arrow IPC file."""
-    with pa.OSFile(str(path), "rb") as file, pa.ipc.open_file(file) as reader:
-        return reader.read_all()
+def _batches(directory: Path) -> Iterator[pa.RecordBatch]:
+    """What the note says is published: a publication under way may have written more."""
+    note = read_note(directory, Rolled)
+    for path in sorted(directory.glob(f"part-*{ARROW}")):
+        origin = origin_of(path.name)
+        if origin is not None and note.token is not None and not is_newer(origin[0], note.token):
+            yield from read_arrow(path, note.length if path.name == note.file else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,17 +65,22 @@ class Collect:
     directory: Path
     when: When = "on_commit"
 
+    def claim(self, owner: str) -> None:
+        claim_directory(self.directory, owner)
+
     def open(self, context: SinkContext) -> ArrowWriter:
-        refuse_older_results(self.directory, context, SUFFIX)
-        return ArrowWriter(context.step, staged_path(context, SUFFIX))
+        return ArrowWriter(context.step, staged_path(context, ARROW))
 
     def staging_root(self, checkpoint: Path) -> Path:
         return self.directory / STAGING
 
     def publish(self, token: Token, staged: Sequence[Staged]) -> None:
-        publish_parts(self.directory, token, staged, SUFFIX)
+        append_staged(self.directory, token, staged, suffix=ARROW, roll_s=_ROLL_S)
 
-    def discard(self, keep: Callable[[Token], bool]) -> None:
+    def settle(self) -> None:
+        """Nothing waits."""
+
+    def discard(self, keep: Keep) -> None:
         discard_staging(self.directory / STAGING, keep)
 
     def describe(self) -> str:
@@ -89,6 +93,9 @@ class CollectHere:
 
     when: When = "on_commit"
 
+    def claim(self, owner: str) -> None:
+        raise NotImplementedError("the plan replaces this sink by one with a directory")
+
     def open(self, context: SinkContext) -> ArrowWriter:
         raise NotImplementedError("the plan replaces this sink by one with a directory")
 
@@ -98,37 +105,11 @@ class CollectHere:
     def publish(self, token: Token, staged: Sequence[Staged]) -> None:
         raise NotImplementedError("the plan replaces this sink by one with a directory")
 
-    def discard(self, keep: Callable[[Token], bool]) -> None:
+    def settle(self) -> None:
+        """Nothing was ever published."""
+
+    def discard(self, keep: Keep) -> None:
         """Nothing was ever staged."""
 
     def describe(self) -> str:
         return "kept for handle.rows()"
-
-
-class ArrowWriter:
-    """Writes one Arrow IPC file, made with the first row."""
-
-    def __init__(self, step: str, path: Path) -> None:
-        self._step, self._path = step, path
-        self._file: pa.OSFile = None
-        self._writer: pa.ipc.RecordBatchFileWriter = None
-        self._rows = 0
-
-    def write(self, rows: pa.RecordBatch) -> None:
-        if not rows.num_rows:
-            return
-        if self._writer is None:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = pa.OSFile(str(self._path), "wb")
-            self._writer = pa.ipc.new_file(self._file, rows.schema)
-        self._writer.write_batch(rows)
-        self._rows += rows.num_rows
-
-    def close(self) -> Sequence[Staged]:
-        if self._writer is None:
-            return ()
-        self._writer.close()
-        self._file.close()
-        self._writer = self._file = None
-        sync_file(self._path)
-        return (Staged(self._step, str(self._path), self._rows),)

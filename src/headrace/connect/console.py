@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from headrace.connect.jsonl import SUFFIX, JsonWriter
-from headrace.connect.sink import SinkContext, Staged, When
+from headrace.connect.sink import Keep, SinkContext, Staged, When
 from headrace.connect.writing.jsonrows import json_rows
 from headrace.connect.writing.staging import check_inside, check_when, staged_path
 from headrace.errors import ConfigError
@@ -23,9 +23,9 @@ from headrace.tokens import Token
 def console(*, limit: int = 20, when: When = "as_produced") -> ConsoleSink:
     """A sink that prints rows on the driver's standard output, for looking on.
 
-    ``as_produced`` shows at most ``limit`` rows of each batch as it is made, and shows rows again when
-    an epoch is run again; ``on_commit`` shows at most ``limit`` rows of each subtask when an epoch is
-    committed.
+    ``as_produced`` shows at most ``limit`` rows of each batch as it is made, and rows since the last logged
+    cut again when an attempt failed; ``on_commit`` shows at most ``limit`` rows of each subtask when their
+    cut is logged.
 
     >>> console(limit=5).describe()
     'console, at most 5 rows at a time, as_produced'
@@ -42,6 +42,9 @@ class ConsoleSink:
     limit: int = 20
     when: When = "as_produced"
 
+    def claim(self, owner: str) -> None:
+        """A screen is nobody's."""
+
     def open(self, context: SinkContext) -> ConsoleWriter | JsonWriter:
         if self.when == "on_commit":
             return JsonWriter(context.step, staged_path(context, SUFFIX))
@@ -51,7 +54,7 @@ class ConsoleSink:
         return checkpoint / "staging"
 
     def publish(self, token: Token, staged: Sequence[Staged]) -> None:
-        """Print the rows of a committed attempt, and remove them, so that repeating it prints nothing."""
+        """Print the rows of a logged cut, and remove them, so that repeating it prints nothing."""
         for piece in staged:
             path = check_inside(Path(piece.path), None)
             if not path.exists():
@@ -61,7 +64,10 @@ class ConsoleSink:
             self.show(piece.step, rows, more=piece.rows - len(rows))
             path.unlink()
 
-    def discard(self, keep: Callable[[Token], bool]) -> None:
+    def settle(self) -> None:
+        """Nothing waits."""
+
+    def discard(self, keep: Keep) -> None:
         """Nothing to do: staged rows are in the checkpoint, whose owner removes them."""
 
     def show(self, step: str, rows: Sequence[dict[str, Any]], *, more: int = 0) -> None:

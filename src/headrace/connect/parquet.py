@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headrace.connect.sink import SinkContext, Staged, When
-from headrace.connect.writing.staging import (
-    STAGING,
-    check_when,
-    discard_staging,
-    publish_parts,
-    refuse_older_results,
-    staged_path,
-    sync_file,
-)
+from headrace.connect.sink import Keep, SinkContext, Staged, When
+from headrace.connect.writing.arrows import ARROW, ArrowWriter, read_arrow
+from headrace.connect.writing.gathering import Gathering
+from headrace.connect.writing.notes import claim_directory
+from headrace.connect.writing.rolling import ROLL_BYTES
+from headrace.connect.writing.staging import STAGING, check_when, discard_staging, staged_path, sync_file
 from headrace.errors import ConfigError
 from headrace.tokens import Token
+from headrace.units import Duration, duration_s, in_words
 
 SUFFIX = ".parquet"
 # Results come in small batches; a row group of its own for each would make the file slow to read.
@@ -28,18 +25,20 @@ _GROUP_ROWS = 65_536
 _GROUP_BYTES = 16_000_000
 
 
-def parquet(directory: str | Path, *, when: When = "on_commit") -> Parquet:
-    """A sink of Parquet files: ``part-<epoch>-<subtask>.parquet`` in ``directory``, which is the sink's alone.
+def parquet(directory: str | Path, *, when: When = "on_commit", roll: Duration = "1 min") -> Parquet:
+    """A sink of Parquet files: ``part-<first cut>.parquet`` in ``directory``, which is the sink's alone.
 
-    Files appear complete, exactly once, when their epoch is committed. A Parquet file can be read
-    only when it is complete, so ``as_produced`` is refused.
+    Files appear complete, and each row exactly once. To make few files, rows of logged cuts are collected for
+    ``roll``: they are visible that much later, or when 64 MB are there, or when the job ends. What one subtask produces
+    between two cuts is a file of its own from 64 MB on. A Parquet file can be read only when it is complete, so
+    ``as_produced`` is refused.
 
-    >>> parquet("out/").when
-    'on_commit'
+    >>> parquet("out/", roll="10 s").roll_s
+    10.0
     """
     if check_when(when, "parquet") == "as_produced":
         raise ConfigError("parquet: a Parquet file cannot be read before it is complete; use when='on_commit' or jsonl")
-    return Parquet(Path(directory).resolve())
+    return Parquet(Path(directory).resolve(), roll_s=duration_s(roll, "parquet: roll"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,22 +47,64 @@ class Parquet:
 
     directory: Path
     when: When = "on_commit"
+    roll_s: float = 60.0
 
-    def open(self, context: SinkContext) -> ParquetWriter:
-        refuse_older_results(self.directory, context, SUFFIX)
-        return ParquetWriter(context.step, staged_path(context, SUFFIX))
+    def claim(self, owner: str) -> None:
+        claim_directory(self.directory, owner)
+
+    def open(self, context: SinkContext) -> ParquetStager:
+        return ParquetStager(context)
 
     def staging_root(self, checkpoint: Path) -> Path:
         return self.directory / STAGING
 
     def publish(self, token: Token, staged: Sequence[Staged]) -> None:
-        publish_parts(self.directory, token, staged, SUFFIX)
+        self._files.publish(token, staged)
 
-    def discard(self, keep: Callable[[Token], bool]) -> None:
+    def settle(self) -> None:
+        self._files.settle()
+
+    def discard(self, keep: Keep) -> None:
         discard_staging(self.directory / STAGING, keep)
 
     def describe(self) -> str:
-        return f"Parquet files in {self.directory}, {self.when}"
+        return f"Parquet files in {self.directory}, {self.when}, a file every {in_words(self.roll_s)}"
+
+    @property
+    def _files(self) -> Gathering:
+        return Gathering(self.directory, SUFFIX, self.roll_s, write_parquet)
+
+
+def write_parquet(arrows: Sequence[Path], path: Path) -> None:
+    """Write the rows of Arrow files of one schema into a Parquet file, durably."""
+    writer = ParquetWriter("", path)
+    for arrow in arrows:
+        for batch in read_arrow(arrow):
+            writer.write(batch)
+    writer.close()
+
+
+class ParquetStager:
+    """Stages rows as an Arrow file, to be collected, or as a Parquet file if they are many: it is worth being one."""
+
+    def __init__(self, context: SinkContext) -> None:
+        self._step, self._arrow = context.step, staged_path(context, ARROW)
+        self._few: ArrowWriter | None = ArrowWriter(context.step, self._arrow)
+        self._many = ParquetWriter(context.step, staged_path(context, SUFFIX))
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        if self._few is None:
+            return self._many.write(rows)
+        self._few.write(rows)
+        if self._few.size >= ROLL_BYTES:
+            self._few.close()
+            self._few = None
+            for batch in read_arrow(self._arrow):
+                self._many.write(batch)
+            self._arrow.unlink()
+
+    def close(self) -> Sequence[Staged]:
+        return self._many.close() if self._few is None else self._few.close()
 
 
 class ParquetWriter:

@@ -1,13 +1,21 @@
-"""What follows a commit: publish what sinks staged, discard what failed attempts left."""
+"""What the driver does with sinks: claims them, publishes what is logged, clears away what never was.
+
+A driver that starts calls these in this order, after its OPEN entry: `claim_sinks`, `publish` for each logged cut that
+is not known as published, `discard_unlogged`, `settle`. The last two come again between attempts and at the end.
+"""
 
 from __future__ import annotations
 
-from headrace.connect.sink import Sink
+import uuid
+
+from headrace.connect.sink import Keep, Sink
 from headrace.connect.writing.staging import discard_staging
 from headrace.graph.nodes import SinkNode
 from headrace.runtime.plan import JobPlan
-from headrace.state.durable.versions import Manifest, Versions
-from headrace.tokens import Token
+from headrace.state.durable.manifest import Manifest
+from headrace.state.durable.storage import Storage
+
+_OWNER = "owner"
 
 
 def sinks_of(plan: JobPlan) -> dict[str, Sink]:
@@ -16,34 +24,32 @@ def sinks_of(plan: JobPlan) -> dict[str, Sink]:
     return sinks | plan.graph.letter_sinks
 
 
+def claim_sinks(plan: JobPlan, storage: Storage) -> None:
+    """Take all sinks for this checkpoint; ConfigError, before any work is done, if one has results of another."""
+    storage.put_if_absent(_OWNER, uuid.uuid4().hex.encode())
+    checkpoint = storage.get(_OWNER).decode()
+    for step, sink in sinks_of(plan).items():
+        sink.claim(f"{step} of {checkpoint}")
+
+
 def publish(plan: JobPlan, manifest: Manifest) -> None:
-    """Make the rows of a picked attempt visible; repeating it changes nothing."""
+    """Make the rows of a logged cut visible, sink after sink; repeating it changes nothing.
+
+    Sinks are told of cuts without rows too: that is when they publish what has waited long enough. What was staged for
+    a sink that the job no longer has stays unpublished.
+    """
     for step, sink in sinks_of(plan).items():
         sink.publish(manifest.token, [staged for staged in manifest.staged if staged.step == step])
 
 
-def recover(plan: JobPlan, versions: Versions, generation: int, last_committed: int | None) -> None:
-    """Finish what a driver before us had committed, and clear away what it had not.
-
-    More than one epoch may have been committed since the last pick, and the last pick may not have
-    been published.
-    """
-    if last_committed is not None:
-        last = versions.last_picked()
-        for epoch in range(last.epoch if last is not None else 0, last_committed + 1):
-            picked = versions.pick(epoch, None)
-            if picked is not None:
-                publish(plan, versions.manifest(picked))
-    discard_failed(plan, versions, generation)
+def settle(plan: JobPlan) -> None:
+    """No attempt runs: what sinks still collect into larger files becomes visible."""
+    for sink in sinks_of(plan).values():
+        sink.settle()
 
 
-def discard_failed(plan: JobPlan, versions: Versions, generation: int) -> None:
-    """Remove what attempts of earlier drivers left that were never picked."""
-    picked = {*versions.picks()}
-
-    def keep(token: Token) -> bool:
-        return token in picked or token.generation >= generation
-
+def discard_unlogged(plan: JobPlan, keep: Keep) -> None:
+    """Remove what cuts left that were never logged; ``keep`` is true of logged cuts and of all of a running attempt."""
     for sink in sinks_of(plan).values():
         sink.discard(keep)
         discard_staging(sink.staging_root(plan.checkpoint), keep)

@@ -1,1 +1,1 @@
-"""How sinks write: rows as JSON, and files that are staged first and published on commit."""
+"""How sinks write: rows as JSON or Arrow, staged per cut, and published into files that roll."""

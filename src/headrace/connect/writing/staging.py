@@ -1,7 +1,6 @@
-"""Staged files: made durable by a writer, moved into place at commit, removed when not picked.
+"""Staged files: made durable by a writer, taken over when their cut is logged, removed when it never was.
 
-A writer leaves ``part-<subtask>.<suffix>`` in its attempt's staging directory (or appends to
-``live-<token>-<subtask>.<suffix>`` beside the results); the published name carries the epoch instead.
+A writer leaves ``part-<subtask>.<suffix>`` in the staging directory of its cut, which is named by the cut's token.
 """
 
 from __future__ import annotations
@@ -9,17 +8,19 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
-from headrace.connect.sink import SinkContext, Staged, When
+from headrace.connect.sink import Keep, SinkContext, Staged, When
 from headrace.errors import ConfigError, CorruptionError, StateError
 from headrace.tokens import Token
 
 STAGING = "_staging"
-_TOKEN = r"e\d+-g\d+-a\d+"
-_STAGED_NAME = re.compile(rf"(?:part|live-(?P<token>{_TOKEN}))-(?P<subtask>\d+)(?P<suffix>\.\w+)")
+_TOKEN = r"c\d+-g\d+-a\d+"
+_STAGED_NAME = re.compile(r"part-(?P<subtask>\d+)(?P<suffix>\.\w+)")
+_RESULT_NAME = re.compile(rf"(?:part|live)-(?P<token>{_TOKEN})(?:-(?P<subtask>\d+))?\.\w+")
 
 
 def check_when(when: str, sink: str) -> When:
@@ -34,34 +35,29 @@ def staged_path(context: SinkContext, suffix: str) -> Path:
     return context.staging.absolute() / f"part-{context.subtask:05d}{suffix}"
 
 
-def live_path(directory: Path, context: SinkContext, suffix: str) -> Path:
-    """Where a writer appends rows that are visible at once."""
-    return directory / f"live-{context.token}-{context.subtask:05d}{suffix}"
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """The staged rows of one subtask; the file is gone once they were taken over."""
+
+    token: Token
+    subtask: int
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """What the rows are called from here on: no other rows ever are."""
+        return f"part-{self.token}-{self.subtask:05d}{self.path.suffix}"
 
 
-def part_path(directory: Path, epoch: int, subtask: int, suffix: str) -> Path:
-    """The name of published rows."""
-    return directory / f"part-{epoch:08d}-{subtask:05d}{suffix}"
-
-
-def refuse_older_results(directory: Path, context: SinkContext, suffix: str) -> None:
-    """Raise ConfigError, before any work is done, if these results would replace another run's."""
-    target = part_path(directory, context.token.epoch, context.subtask, suffix)
-    if target.exists():
-        raise ConfigError(
-            f"sink {context.step!r}: {target} exists already, from another run or another sink; "
-            "remove the directory or give each sink and each new checkpoint one of its own"
-        )
-
-
-def sync_file(path: Path) -> None:
-    """Force a file and its name to disk."""
-    for target in (path, path.parent):
-        descriptor = os.open(target, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+def pieces_of(root: Path, token: Token, staged: Sequence[Staged], suffixes: Iterable[str]) -> tuple[Piece, ...]:
+    """What a cut staged under ``root``, by subtask; StateError for a file that it cannot have written."""
+    known, pieces = {*suffixes}, []
+    for path in (check_inside(Path(piece.path), root) for piece in staged):
+        name = _STAGED_NAME.fullmatch(path.name)
+        if name is None or name["suffix"] not in known or path.parent.name != str(token):
+            raise StateError(f"staged file {path} was not written by this sink for cut {token}; it is not published")
+        pieces.append(Piece(token, int(name["subtask"]), path))
+    return tuple(sorted(pieces, key=lambda piece: piece.subtask))
 
 
 def check_inside(path: Path, root: Path | None) -> Path:
@@ -73,62 +69,73 @@ def check_inside(path: Path, root: Path | None) -> Path:
     return path
 
 
-def publish_parts(directory: Path, token: Token, staged: Sequence[Staged], suffix: str) -> None:
-    """Move staged files of a committed attempt into place; files that were moved before are left alone."""
-    for piece in staged:
-        path = check_inside(Path(piece.path), directory)
-        name = _STAGED_NAME.fullmatch(path.name)
-        if name is None or name["suffix"] != suffix or name["token"] not in (None, str(token)):
-            raise StateError(f"staged file {path} was not written by attempt {token} of this sink; it is not published")
-        _move(path, part_path(directory, token.epoch, int(name["subtask"]), suffix))
-    if staged:
-        _sync_directory(directory)
-    for parent in {Path(piece.path).parent for piece in staged} - {directory}:
-        _remove_if_empty(parent)
-
-
-def _move(path: Path, target: Path) -> None:
-    if not path.exists():
-        if not target.exists():
-            raise CorruptionError(f"staged file {path} is gone, and {target} was never published")
+def move_pieces(pieces: Sequence[Piece], directory: Path) -> None:
+    """Move pieces to their final names, durably; those that were moved before are left alone."""
+    if not pieces:
         return
-    if target.exists():
-        raise StateError(f"{target} exists already, from another run or another sink; {path} is not published")
-    path.rename(target)
+    for piece in pieces:
+        if not piece.path.exists() and not (directory / piece.name).exists():
+            raise CorruptionError(f"staged file {piece.path} is gone, and {directory / piece.name} was never published")
+    for piece in pieces:
+        if piece.path.exists():
+            os.rename(piece.path, directory / piece.name)
+    sync_directory(directory)
 
 
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def remove_pieces(pieces: Sequence[Piece]) -> None:
+    """Remove pieces that are durable elsewhere, and the directory of their cut with the last one."""
+    for piece in pieces:
+        piece.path.unlink(missing_ok=True)
+    for parent in {piece.path.parent for piece in pieces}:
+        try:
+            parent.rmdir()
+        except OSError:
+            continue
+
+
+def sync_file(path: Path) -> None:
+    """Force a file and its name to disk."""
+    _sync(path, os.O_RDONLY)
+    sync_directory(path.parent)
+
+
+def sync_directory(directory: Path) -> None:
+    """Force the names in a directory to disk."""
+    _sync(directory, os.O_RDONLY | os.O_DIRECTORY)
+
+
+def _sync(path: Path, flags: int) -> None:
+    descriptor = os.open(path, flags | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
 
-def _remove_if_empty(directory: Path) -> None:
-    try:
-        directory.rmdir()
-    except OSError:
-        return
+def is_newer(token: Token, known: Token | None) -> bool:
+    """Whether a logged cut comes after another in the log: its tokens are in order."""
+    return known is None or token > known
 
 
-def _token_of(name: str) -> Token | None:
-    return Token.parse(name) if re.fullmatch(_TOKEN, name) else None
+def origin_of(name: str) -> tuple[Token, int | None] | None:
+    """Cut and subtask that a file of results is named after; None for a file of another kind.
+
+    >>> origin_of("part-c0000000017-g000002-a0001-00003.jsonl")
+    (Token(generation=2, attempt=1, cut=17), 3)
+    >>> origin_of("part-17.csv")
+    """
+    found = _RESULT_NAME.fullmatch(name)
+    if found is None:
+        return None
+    return Token.parse(found["token"]), None if found["subtask"] is None else int(found["subtask"])
 
 
-def discard_staging(root: Path, keep: Callable[[Token], bool]) -> None:
+def discard_staging(root: Path, keep: Keep) -> None:
     """Remove staging directories, named by token at most two levels down, whose token is not kept."""
     if not root.is_dir():
         return
     for path in [*root.iterdir(), *root.glob("*/*")]:
-        token = _token_of(path.name)
-        if token is not None and not keep(token) and path.is_dir() and not path.is_symlink():
+        if not re.fullmatch(_TOKEN, path.name) or keep(Token.parse(path.name)):
+            continue
+        if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
-
-
-def discard_live(directory: Path, keep: Callable[[Token], bool]) -> None:
-    """Remove live files whose token is not kept."""
-    for path in directory.glob("live-*"):
-        name = _STAGED_NAME.fullmatch(path.name)
-        if name is not None and name["token"] is not None and not keep(Token.parse(name["token"])):
-            path.unlink(missing_ok=True)
