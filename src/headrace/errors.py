@@ -55,7 +55,7 @@ class FencedError(StateError):
 
 
 class ProtocolError(StateError):
-    """A rule of the epoch protocol was broken (gap, audit mismatch, lost worker)."""
+    """A rule of the protocol was broken (a missing row, an audit that does not add up, a lost worker)."""
 
 
 class ChannelError(HeadraceError, ConnectionError):

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as a wish to stop: the running epoch is ended and committed, then the job stops."""
+"""Ctrl-C and SIGTERM as a wish to stop: a last cut is made, then the job stops."""
 
 from __future__ import annotations
 

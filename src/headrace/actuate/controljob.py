@@ -66,11 +66,11 @@ def control_job(plan: JobPlan, *, observe_only: bool = False, overrides: Overrid
 
 
 def _patience_cycles(settings: Settings) -> int:
-    """Executors that are asked for take their time to come, and then wait for an epoch to end."""
+    """Executors that are asked for take their time to come, and then wait for a cut."""
     usual = ControlPolicy().patience_cycles
     if settings.executors is None:
         return usual
-    return max(usual, ceil(2 * (PATIENCE_S + settings.epoch_s) / settings.report_s))
+    return max(usual, ceil(2 * (PATIENCE_S + settings.cut_every_s) / settings.report_s))
 
 
 def constraint_of(bound: Constraint, topology: Topology) -> PathConstraint:

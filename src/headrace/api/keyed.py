@@ -105,7 +105,7 @@ class KeyedStream:
         ``out(record)`` emits. ``state.timer(after="5 s")`` or ``state.timer(at=time)`` asks for a call
         of ``on_timer(timer, state, out)`` in event time, or with ``clock="processing"`` in wall time.
         An event timer fires when all input up to its time has been seen: where stages run one after
-        the other (microbatch, batch) that is after all records of the epoch. Timers that ``on_timer``
+        the other (microbatch, batch) that is after all records of the batch. Timers that ``on_timer``
         sets once the input has ended do not fire.
         """
         if self.windowed is not None:

@@ -45,7 +45,7 @@ def keep(
 
     ``memory`` bounds what the state takes in each subtask; the rest goes to disk, by ``engine``
     (``docs/how-it-works.md``), and answers stay exact. Where records change results one by one (no window, count
-    windows, sessions), a key on disk has its result when the epoch ends at the latest.
+    windows, sessions), a key on disk has its result some seconds later.
 
     ``coverage=0.9``: a key whose state has seen at least that share of its records is not looked up on disk; a
     result column ``coverage`` says how much it has seen. With ``emit=hr.at_least(…)`` on a count as well, and

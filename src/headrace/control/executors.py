@@ -1,8 +1,8 @@
 """How many executors the wanted subtasks need: more at once, fewer after a calm time and only where that pays.
 
 In the thesis (section on elastic scaling) the scheduler acquires workers and frees empty ones. Here a subtask
-holds a task slot for a whole epoch and all slots must be there before one begins, so executors change
-between two epochs, with a restart. We depart accordingly: a restart is a pause, and has to save more than it costs.
+holds a task slot as long as the query runs and all slots must be there before it begins, so executors change
+at a cut, with a restart. We depart accordingly: a restart is a pause, and has to save more than it costs.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from headrace.model.queueing import kingman
 
 _STOP_MS = 200.0
-"""How long a job stands still now and then: the gap between two epochs on one machine."""
+"""How long a job stands still now and then: when the JVM collects, or a cut waits for a subtask that was held up."""
 _MIN_CEILING, _MAX_CEILING = 0.5, 0.85
 """More idle time would not keep a bound that a stop breaks anyway; with less, any wait is a guess."""
 

@@ -1,4 +1,4 @@
-"""What is decided while a run goes on: the controller's turns, and how long epochs last."""
+"""What is decided while a run goes on: the controller's turns."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from headrace.actuate.controller import BoundKept, Controller, open_trace, wante
 from headrace.actuate.ranks import Ranks
 from headrace.driver.journal import Journal
 from headrace.errors import ConfigError
-from headrace.forecast.epochs import EpochLength, first_length, is_automatic, next_length
 from headrace.graph.slots import elastic_legs
 from headrace.graph.stages import Layout
 from headrace.measure.report import Report
@@ -21,7 +20,7 @@ from headrace.units import Duration
 
 
 class Steering:
-    """A run without constraints has no controller; its epochs last as long as was said. The caller holds the lock.
+    """A run without constraints, or stage by stage, has no controller. The caller holds the lock.
 
     ``cpu_s`` is what the controller has used.
     """
@@ -30,27 +29,17 @@ class Steering:
         self, plan: JobPlan, order: Callable[[Orders], None], journal: Journal, *, observe_only: bool,
         trace: Path | None,
     ) -> None:  # fmt: skip
-        self._plan, self._journal = plan, journal
+        self._plan = plan
         self._controller: Controller | None = None
         if plan.eager and plan.graph.constraints:
             job = control_job(plan, observe_only=observe_only)
             self._controller = Controller(plan, job, order, journal.say, open_trace(trace))
-        self._observe_only = observe_only
-        self._length = EpochLength(plan.settings.epoch_s, "as set")
         self._turned_s = self.cpu_s = 0.0
-        self._gaps_considered = 0
 
     def start(self) -> None:
         """Put the first settings into force."""
         if self._controller is not None:
             self._controller.start()
-        if is_automatic(self._plan):
-            self._decide(first_length(self._plan))
-
-    @property
-    def epoch_s(self) -> float:
-        """How long epochs last from now on, the running one included: as decided last, if not only to observe."""
-        return self._plan.settings.epoch_s if self._observe_only else self._length.epoch_s
 
     def due(self, now_s: float) -> bool:
         """Whether an interval has passed since the controller's last turn."""
@@ -62,14 +51,6 @@ class Steering:
         self._turned_s, cpu_s = now_s, time.thread_time()
         self._controller.cycle(time.time(), reports, ranks)
         self.cpu_s += time.thread_time() - cpu_s
-
-    def reconsider(self, gaps_s: Sequence[float]) -> None:
-        """After each gap between epochs, where their length is ours to choose."""
-        if len(gaps_s) > self._gaps_considered and is_automatic(self._plan):
-            self._gaps_considered = len(gaps_s)
-            length = next_length(self._plan, self._length, gaps_s)
-            if length is not None:
-                self._decide(length)
 
     def override(
         self, ranks: Ranks, deadlines: Mapping[str, Duration], parallelism: Mapping[str, int],
@@ -100,7 +81,3 @@ class Steering:
     def close(self) -> None:
         if self._controller is not None:
             self._controller.close()
-
-    def _decide(self, length: EpochLength) -> None:
-        self._length = length
-        self._journal.say("epoch", length.sentence + ("; withheld: observing only" if self._observe_only else ""))

@@ -1,3 +1,3 @@
 """What a job will be like, before it runs. In come a plan and costs, assumed or measured on samples (``calibrate``); out
-go predicted latencies, the shares of a bound per step, and how long epochs should last.
+go predicted latencies, and the shares of a bound per step.
 """

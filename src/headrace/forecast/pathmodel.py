@@ -62,13 +62,11 @@ def stages_of(plan: JobPlan, costs: Costs, upto: int) -> tuple[StagePhases, ...]
 
 
 def plant_of(plan: JobPlan, costs: Costs, quantile: float | None, start: str, end: str) -> RuntimePlant:
-    """What can be planned for a path between two steps; a source's gaps count, as its records are due in them too."""
+    """What can be planned for a path between two steps."""
     from_source = isinstance(plan.graph.by_name[start], SourceNode)
     return RuntimePlant(
         stages_of(plan, costs, plan.layout.stage_of[end]),
         quantile,
-        gap_s=costs.gap_s if from_source and plan.eager else 0.0,
-        epoch_s=plan.settings.epoch_s,
         max_bytes=plan.settings.flush_bytes,
         first=None if from_source else plan.layout.stage_of[start],
     )

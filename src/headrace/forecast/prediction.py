@@ -71,9 +71,7 @@ def predicted(plan: JobPlan, plant: RuntimePlant, rate_per_s: float) -> PhasedPa
     """A path of the job as it begins; raises UnstableError if a stage cannot keep up."""
     subtasks = [stage.active for stage in plan.layout.stages[: len(plant.stages)]]
     buffering = Buffering(plan.settings.flush_s, plant.max_bytes)
-    return path_of(
-        rate_per_s, plant.stages, subtasks, buffering, gap_s=plant.gap_s, epoch_s=plant.epoch_s, first=plant.first
-    )
+    return path_of(rate_per_s, plant.stages, subtasks, buffering, first=plant.first)
 
 
 def _forecast(

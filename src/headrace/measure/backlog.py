@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """At the time of a report; peak and standstill are those of the epoch so far.
+    """At the time of a report; peak and standstill are those since the subtask started.
 
     ``queues`` has the buffers that wait for each step, where steps have queues. ``used_share`` is x, queued and
     state bytes over the budget. ``stopped_ms`` is for how long reading stood still because memory was used up.

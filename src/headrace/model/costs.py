@@ -11,8 +11,6 @@ SHUFFLED = Transfer(row_s=0.0027, var_s2=0.0008**2)
 """Pipe, shuffle and pipe: ``transfer_ms`` of ``headrace bench model-accuracy --quick`` in ``bench/results/2026-11-16.jsonl``."""
 WOKEN = Transfer(row_s=0.0002, var_s2=0.0002**2, held_share=0.05, held_s=0.004)
 """Of the same run: ``wake_ms`` and ``held_ms``."""
-USUAL_GAP_S = 0.5
-"""Between two epochs: ``epoch_gap_ms`` of ``headrace bench latency`` is 450 to 800."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +37,6 @@ class Costs:
     steps: Mapping[str, StepCost] = field(default_factory=dict)
     transfer: Transfer = SHUFFLED
     wake: Transfer = WOKEN
-    gap_s: float = USUAL_GAP_S
     origin: str = "defaults"
 
 

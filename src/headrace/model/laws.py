@@ -1,7 +1,7 @@
 """The distributions that parts of a latency follow, and that of their sum.
 
 Both theses add means and variances and then read a quantile off the normal law. With two or three
-uniform waits and an epoch gap, that is off by more than a bound allows, so we add distributions.
+uniform waits, that is off by more than a bound allows, so we add distributions.
 """
 
 from __future__ import annotations

@@ -36,8 +36,6 @@ class RuntimePlant:
     stages: tuple[StagePhases, ...]
     quantile: float | None = None
     bounded: bool = True
-    gap_s: float = 0.0
-    epoch_s: float = 60.0
     max_bytes: float = 1_000_000
     min_period_s: float = 0.001
     max_period_s: float = 0.5
@@ -46,10 +44,7 @@ class RuntimePlant:
     def latency_s(self, rate_per_s: float, setting: tuple[int, ...], period_s: float) -> float:
         buffering = Buffering(period_s, self.max_bytes)
         try:
-            path = path_of(
-                rate_per_s, self.stages, setting, buffering,
-                gap_s=self.gap_s, epoch_s=self.epoch_s, bounded=self.bounded, first=self.first,
-            )  # fmt: skip
+            path = path_of(rate_per_s, self.stages, setting, buffering, bounded=self.bounded, first=self.first)
             return path.spread.mean_s if self.quantile is None else path.quantile_s(self.quantile)
         except UnstableError:
             return inf

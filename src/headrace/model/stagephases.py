@@ -2,7 +2,7 @@
 
 A stage gathers items (a source by polling, a later stage in the output buffers of the stage before),
 ships them through pipe and shuffle, queues the rows at its subtasks and works on each as a whole:
-five phases per stage instead of twelve per map-reduce pair, and one epoch gap for the path.
+five phases per stage instead of twelve per map-reduce pair.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Literal
 from headrace.errors import UnstableError
 from headrace.model.buffers import Buffering, Flushes, RowFlow, flushes_of, paced_flushes, rows_of
 from headrace.model.laws import Gamma, Law, Uniform, WaitLaw
-from headrace.model.phases import EpochGap, Phase, PhasedPath
+from headrace.model.phases import Phase, PhasedPath
 from headrace.model.queueing import Spread, daley_wait_s, expected_wait_s, merged_cv2
 
 MAX_BUSY = 0.9
@@ -75,13 +75,13 @@ class StagePhases:
 
 def path_of(
     rate_per_s: float, stages: Sequence[StagePhases], subtasks: Sequence[int], buffering: Buffering, *,
-    gap_s: float = 0.0, epoch_s: float = 60.0, bounded: bool = False, first: int | None = None,
+    bounded: bool = False, first: int | None = None,
 ) -> PhasedPath:  # fmt: skip
     """The latency of items that the sources read at ``rate_per_s``, through all stages to the last's end.
 
     ``bounded``: waits are bounds rather than estimates, for plans that have to hold. Raises UnstableError
-    if a stage cannot keep up, or with little to spare if ``bounded``. What gathers in a gap is taken to be
-    read by one poll. A path that begins with the service of stage ``first`` has no phase before it, and no gap.
+    if a stage cannot keep up, or with little to spare if ``bounded``. A path that begins with the service of stage
+    ``first`` has no phase before it.
     """
     reading_per_s = rate_per_s * stages[0].items_per_input / subtasks[0]
     flushes = _source_flushes(stages[0], reading_per_s, buffering)
@@ -96,16 +96,9 @@ def path_of(
             phases.append(_buffer(stage, flushes))
         rows = rows_of(flushes, sending_per_s, senders, subtasks[at])
         phases += _phases(stage, rows, bounded)
-    if first is not None:
-        names = [phase.name for phase in phases]
-        return PhasedPath(tuple(phases[names.index(f"{stages[first].name}: service") :]))
-    busy = busy_shares(rate_per_s, stages, subtasks)
-    return PhasedPath(tuple(phases), EpochGap(gap_s, epoch_s, max(busy), sum(busy)) if gap_s else None)
-
-
-def busy_shares(rate_per_s: float, stages: Sequence[StagePhases], subtasks: Sequence[int]) -> list[float]:
-    """Each stage's utilisation by items alone: in a backlog rows are large and their own cost is small."""
-    return [rate_per_s * s.items_per_input * s.item_s / n for s, n in zip(stages, subtasks, strict=True)]
+    names = [phase.name for phase in phases]
+    begins = 0 if first is None else names.index(f"{stages[first].name}: service")
+    return PhasedPath(tuple(phases[begins:]))
 
 
 def _source_flushes(source: StagePhases, reading_per_s: float, buffering: Buffering) -> Flushes:

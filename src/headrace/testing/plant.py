@@ -1,4 +1,4 @@
-"""A simulated plant for controllers: buffers, queues, servers, epochs, and reports that may be lost.
+"""A simulated plant for controllers: buffers, queues, servers, cuts, and reports that may be lost.
 
 Deterministic for a seed. Each interval is simulated exactly, item by item, step by step in the order
 of flow; within an interval the settings do not change, so no event list is needed. Queues are
@@ -71,7 +71,7 @@ class Plant:
             spread = (np.arange(n) + 0.5) / max(n, 1) if self.model.regular else np.sort(self._random.random(n))
             due_s = self.at_s + self.interval_s * spread
             self.created += n
-            self._emit(step, index, self.model.emissions_s(due_s), due_s)
+            self._emit(step, index, due_s, due_s)
 
     def _emit(self, step: str, index: int, at_s: Floats, born_s: Floats) -> None:
         """Hand items to every edge out of the step: paired, or to receivers by the hash of their key.
@@ -92,7 +92,7 @@ class Plant:
 
     def _ship(self, edge: int, until_s: float, settings: ControlSettings, gauges: Gauges) -> None:
         model, target = self.model.edge(edge), self.topology.by_id[edge].target
-        flush = self.model.epoch_s is not None and (until_s + 1e-9) % self.model.epoch_s < 1e-6
+        flush = self.model.cut_s is not None and (until_s + 1e-9) % self.model.cut_s < 1e-6
         for channel in self.topology.channels(edge):
             deadline_s = settings.deadlines_ms.get(channel, self.model.deadline_ms) / 1000
             size_bytes = settings.sizes_bytes.get(channel, self.model.buffer_bytes)

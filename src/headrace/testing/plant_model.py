@@ -1,4 +1,4 @@
-"""What the simulated plant consists of: costs of steps and edges, loads, epochs, faults."""
+"""What the simulated plant consists of: costs of steps and edges, loads, cuts, faults."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class PlantModel:
 
     ``regular`` arrivals are evenly spaced, otherwise Poisson. ``deadline_ms`` holds for channels
     without a setting: 0 ships at once, infinity leaves flushing to the size. A change of parallelism
-    takes ``scale_cycles`` intervals. Between epochs sources pause for ``gap_s``.
+    takes ``scale_cycles`` intervals. Every ``cut_s`` all open buffers are shipped, as at a cut.
     """
 
     loads: Mapping[str, Load]
@@ -69,8 +69,7 @@ class PlantModel:
     buffer_bytes: int = 32_768
     scale_cycles: int = 0
     sample_share: float = 1.0
-    epoch_s: float | None = None
-    gap_s: float = 0.4
+    cut_s: float | None = None
     faults: Faults = field(default_factory=Faults)
 
     def step(self, name: str) -> StepModel:
@@ -78,10 +77,3 @@ class PlantModel:
 
     def edge(self, id: int) -> EdgeModel:
         return self.edges.get(id, EdgeModel())
-
-    def emissions_s(self, due_s: Floats) -> Floats:
-        """When records that are due are really read: at once, or after the gap between two epochs."""
-        if self.epoch_s is None:
-            return due_s
-        into_s = np.mod(due_s, self.epoch_s)
-        return np.where((into_s < self.gap_s) & (due_s >= self.epoch_s), due_s - into_s + self.gap_s, due_s)
