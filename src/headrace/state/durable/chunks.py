@@ -1,62 +1,43 @@
-"""Changes on their way to storage while the job runs on (ChronoStream, section 6a).
+"""Changes on their way to storage while the job goes on (ChronoStream, section 6a).
 
-At a cut, and every few seconds or when they have become many in between, a subtask swaps its dirty entries out; a thread
-encodes and syncs them as a *chunk*. So a cut stops nobody: what is left to be written then is small, and it is written
-behind. Chunks of a cut that is never logged are named by no manifest.
+A subtask swaps its dirty entries out at every cut, and in between when they have become many; a thread encodes and
+syncs them as a *chunk*. So nobody who works on records ever waits for a disk. Chunks of a cut that is not in the version
+log are never named by a manifest.
 """
 
 from __future__ import annotations
 
-import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from typing import TypeVar
 
-from headrace.connect.sink import Staged
 from headrace.state.durable.changes import Pending
-from headrace.state.durable.segments import SEGMENTS, StoredChange, write_segment
+from headrace.state.durable.segments import StoredChange, write_segment
 from headrace.state.durable.storage import Storage
-from headrace.tokens import Token
 
 _LOOK_EVERY_US = 250_000
 """How often at most the amount of dirty state is asked for: that is a pass over a table's flags."""
-
 Swapped = Sequence[tuple[str, Pending]]
-"""What each store, by its name, has swapped out."""
-CloseSinks = Callable[[], Sequence[Staged]]
-"""Makes what sinks wrote durable, and says what is to be published."""
-
-
-@dataclass(frozen=True, slots=True)
-class WrittenCut:
-    """A subtask's part of a cut, all of it durable: changes oldest first, and how long that took after the cut."""
-
-    token: Token
-    changes: tuple[StoredChange, ...]
-    staged: tuple[Staged, ...]
-    written_ms: float
-    written_bytes: int
+"""By store, what was swapped out of it."""
+Result = TypeVar("Result")
 
 
 class ChunkWriter:
     """Writes the chunks of one subtask in one attempt, in order.
 
-    ``subtask`` is in their names. ``wake`` is called, by the writing thread, each time when there is something to be
-    asked for with ``written``.
+    ``stem`` names the files of the running interval. ``wake`` is called, by the writing thread, whenever something has
+    been written or has failed.
     """
 
     def __init__(
-        self, storage: Storage, subtask: str, every_s: float, max_bytes: int, now_us: int, wake: Callable[[], None]
+        self, storage: Storage, stem: str, every_s: float, max_bytes: int, now_us: int, wake: Callable[[], None]
     ) -> None:
-        self._storage, self._subtask, self._wake = storage, subtask, wake
+        self._storage, self._stem, self._wake = storage, stem, wake
         self._every_us, self._max_bytes = int(every_s * 1e6), max_bytes
         self._look_every_us = min(_LOOK_EVERY_US, self._every_us // 10)
         self._written_us = self._looked_us = now_us
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="headrace-chunks")
-        self._jobs: deque[Future[WrittenCut | None]] = deque()
-        self._interval: list[StoredChange] = []  # the writing thread's own
-        self._chunk = 0
+        self._chunks: list[Future[list[StoredChange]]] = []
 
     def look(self, now_us: int) -> bool:
         """Whether it is time to ask how much is dirty."""
@@ -66,61 +47,42 @@ class ChunkWriter:
         return True
 
     def due(self, now_us: int, dirty_bytes: int) -> bool:
-        """Whether a chunk should be written now. While one is being written the next one waits."""
-        if not dirty_bytes or (self._jobs and not self._jobs[-1].done()):
+        """Whether a chunk should be written before the next cut. While one is being written the next one waits."""
+        if not dirty_bytes or (self._chunks and not self._chunks[-1].done()):
             return False
         return dirty_bytes >= self._max_bytes or now_us - self._written_us >= self._every_us
 
-    def write(self, token: Token, swapped: Swapped, now_us: int) -> None:
-        """Hand over changes in the middle of the interval that ends with cut ``token``."""
+    def write(self, swapped: Swapped, now_us: int) -> None:
+        """Hand over changes of the running interval."""
         self._written_us = now_us
-        name = self._next_name(token)
-        self._submit(lambda: self._write(name, swapped))
+        name = f"{self._stem}-{len(self._chunks):02d}.seg"
+        chunk = self._pool.submit(self._write, name, swapped)
+        self._chunks.append(chunk)
+        chunk.add_done_callback(lambda _: self._wake())
 
-    def cut(self, token: Token, swapped: Swapped, close: CloseSinks, now_us: int) -> None:
-        """Hand over the interval's last changes, and its sinks' writers to be closed."""
-        self._written_us = now_us
-        name, handed_s = self._next_name(token), time.perf_counter()
-        self._chunk = 0
-        self._submit(lambda: self._end(token, name, swapped, close, handed_s))
+    def cut(
+        self, swapped: Swapped, now_us: int, then: Callable[[tuple[StoredChange, ...]], Result], next_stem: str
+    ) -> Future[Result]:
+        """Hand over the interval's last changes; another one begins.
 
-    def written(self) -> list[WrittenCut]:
-        """The cuts that have become durable since the last call. Raises what a write failed with, at once."""
-        done = []
-        while self._jobs and self._jobs[0].done():
-            cut = self._jobs[0].result()  # what failed stays first: nothing after it is ever reported
-            self._jobs.popleft()
-            if cut is not None:
-                done.append(cut)
+        When all chunks of the interval are durable ``then`` is called with them, oldest first, by the writing thread.
+        """
+        self.write(swapped, now_us)
+        chunks, self._chunks, self._stem = self._chunks, [], next_stem
+        done = self._pool.submit(lambda: then(tuple(change for chunk in chunks for change in chunk.result())))
+        done.add_done_callback(lambda _: self._wake())
         return done
 
-    def finish(self) -> list[WrittenCut]:
-        """Wait until all that was handed over is durable; the cuts among it."""
-        if self._jobs:
-            self._jobs[-1].exception()
-        return self.written()
+    def check(self) -> None:
+        """Raise what a chunk of the running interval could not be written for."""
+        for chunk in self._chunks:
+            if chunk.done():
+                chunk.result()
 
     def close(self) -> None:
         """Give up what has not been begun."""
         self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def _next_name(self, token: Token) -> str:
-        self._chunk += 1
-        return f"{SEGMENTS}/{token}-{self._subtask}-{self._chunk:02d}.seg"
-
-    def _submit(self, job: Callable[[], WrittenCut | None]) -> None:
-        future = self._pool.submit(job)
-        self._jobs.append(future)
-        future.add_done_callback(lambda _: self._wake())
-
-    def _write(self, name: str, swapped: Swapped) -> None:
+    def _write(self, name: str, swapped: Swapped) -> list[StoredChange]:
         changes = [(store, change) for store, pending in swapped for change in pending()]
-        if changes:
-            self._interval += write_segment(self._storage, name, changes)
-
-    def _end(self, token: Token, name: str, swapped: Swapped, close: CloseSinks, handed_s: float) -> WrittenCut:
-        self._write(name, swapped)
-        staged = tuple(close())
-        changes, self._interval = tuple(self._interval), []
-        written_ms = (time.perf_counter() - handed_s) * 1e3
-        return WrittenCut(token, changes, staged, written_ms, sum(change.block.length for change in changes))
+        return write_segment(self._storage, name, changes) if changes else []

@@ -12,6 +12,8 @@ it is a file like any other that no version names: garbage collection has to spa
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pyarrow as pa
 
 from headrace.state.durable.changes import Change, merge_chain, no_ids
@@ -64,11 +66,13 @@ def compact(storage: Storage, manifest: Manifest, by: Attempt, serial: int) -> t
     bases, changes = [], []
     for step, slice in long_chains(manifest):
         version = manifest.slices[step, slice]
-        if len(run_of(version)) == len(version.blocks):
+        run, digest = run_of(version), version.digest
+        if len(run) == len(version.blocks):
             image = read_slice(storage, step, slice, version)
-            bases.append((step, Change(slice, image, no_ids(), version.digest, version.digest)))
+            bases.append((step, Change(slice, image, no_ids(), digest, digest)))
         else:
-            changes.append((step, _merged(storage, step, slice, version)))
+            puts, deletes = merge_run(storage, step, slice, run)
+            changes.append((step, Change(slice, puts, deletes, digest, digest)))
     stem = f"{SEGMENTS}/{by.cut(manifest.token.cut)}-rewrite-{serial:06d}"
     stored = write_segment(storage, f"{stem}-bases.seg", bases, full=True) if bases else []
     stored += write_segment(storage, f"{stem}-changes.seg", changes) if changes else []
@@ -77,8 +81,10 @@ def compact(storage: Storage, manifest: Manifest, by: Attempt, serial: int) -> t
     )
 
 
-def _merged(storage: Storage, step: str, slice: int, version: SliceVersion) -> Change:
-    """A run's changes as one. All its deletes stay, for what came before it, and come first, so they touch none of its rows."""
-    blocks = [read_block(storage, ref, step, slice) for ref in run_of(version)]
-    rows = merge_chain([puts for puts, _ in blocks], [deletes for _, deletes in blocks])
-    return Change(slice, rows, pa.concat_batches([deletes for _, deletes in blocks]), version.digest, version.digest)
+def merge_run(
+    storage: Storage, step: str, slice: int, run: Sequence[BlockRef]
+) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+    """The puts and deletes of changes as one change's: deletes come first there, so all may stay, for what is before."""
+    blocks = [read_block(storage, ref, step, slice) for ref in run]
+    puts, deletes = [puts for puts, _ in blocks], [deletes for _, deletes in blocks]
+    return merge_chain(puts, deletes), pa.concat_batches(deletes)

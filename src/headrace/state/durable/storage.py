@@ -133,7 +133,8 @@ class LocalStorage:
 
     def _make(self, folder: Path) -> None:
         """A folder whose own name is durable: else what is in it could be lost together with it."""
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for needed in (self.root, folder):  # parents of a folder do not get its mode
+            needed.mkdir(mode=0o700, parents=True, exist_ok=True)
         if folder in self._synced:
             return
         within = folder.relative_to(self.root).parts

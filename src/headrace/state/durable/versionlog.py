@@ -48,7 +48,7 @@ _DECODER: msgspec.msgpack.Decoder[Entry] = msgspec.msgpack.Decoder(Entry)
 def encode_entry(number: int, entry: Entry) -> bytes:
     """An entry's bytes: their sum counts for this number only, so entries cannot be mixed up."""
     body = _ENCODER.encode(entry)
-    packed = len(body).to_bytes(_SIZE_BYTES, "little") + pa.compress(body, codec="zstd", asbytes=True)
+    packed: bytes = len(body).to_bytes(_SIZE_BYTES, "little") + pa.compress(body, codec="zstd", asbytes=True)
     return _MAGIC + _sum(number, packed) + packed
 
 
