@@ -24,7 +24,7 @@ from headrace.runtime.messages import (
     encode,
     read_as_worker,
 )
-from headrace.tokens import Token
+from headrace.tokens import Attempt
 
 _MAX_UNSENT = 1000
 _IDLE_TALK = (Ping, ClockTold)
@@ -38,11 +38,20 @@ class ChannelClient:
     """Sends without waiting; answers are picked up by ``poll`` or awaited by ``wait``.
 
     ZeroMQ reconnects by itself. While the driver cannot be reached, reports beyond a bounded
-    number are dropped and data goes on. ``clock_us`` reads this end's clock, ``clock`` is its name.
+    number are dropped and data goes on, but not for longer than ``lease_s`` without any sign of it, if that is given:
+    another driver may have taken over. ``clock_us`` reads this end's clock, ``clock`` is its name.
     """
 
-    def __init__(self, address: Address, *, clock_us: Callable[[], int] = system_us, clock: str | None = None) -> None:
+    def __init__(
+        self,
+        address: Address,
+        *,
+        lease_s: float | None = None,
+        clock_us: Callable[[], int] = system_us,
+        clock: str | None = None,
+    ) -> None:
         self.pid = os.getpid()
+        self._lease_s, self._heard_s = lease_s, time.monotonic()
         self._clock_us, self._clock = clock_us, clock or clock_name()
         self._exchanges = ClockFilter()
         self._context = zmq.Context()
@@ -63,18 +72,20 @@ class ChannelClient:
             return
 
     def poll(self) -> list[ToWorker]:
-        """Messages that have come; never blocks. MessageError for what is none."""
+        """Messages that have come; never blocks. MessageError for what is none, ChannelError after a lease of silence."""
         messages, self._early = self._early, []
         while self._socket.poll(0):
             messages.append(self._receive())
+        if self._lease_s is not None and time.monotonic() - self._heard_s > self._lease_s:
+            raise ChannelError(f"the driver has given no sign of life for {self._lease_s:g} s: it hangs or is gone")
         return [message for message in messages if not isinstance(message, _IDLE_TALK)]
 
-    def wait(self, turn: type[Turn], timeout_s: float, *, token: Token | None = None) -> Turn:
+    def wait(self, turn: type[Turn], timeout_s: float, *, attempt: Attempt | None = None) -> Turn:
         """The next message of a type (and attempt); others are kept for ``poll``.
 
         Raises FencedError when told so, ChannelError after ``timeout_s``, MessageError for what is no message.
         """
-        return self._await(turn, lambda message: token is None or message.token == token, timeout_s)
+        return self._await(turn, lambda message: attempt is None or message.attempt == attempt, timeout_s)
 
     def offset_us(self) -> int:
         """How much to add to this host's clock to get the driver's; 0 on the driver's own host.
@@ -116,4 +127,6 @@ class ChannelClient:
                 self._early.append(message)
 
     def _receive(self) -> ToWorker:
-        return read_as_worker(self._socket.recv())
+        data = self._socket.recv()
+        self._heard_s = time.monotonic()
+        return read_as_worker(data)

@@ -103,7 +103,7 @@ def _operator(plan: JobPlan, name: str) -> Operator:
     node = plan.graph.by_name[name]
     operator = build_operator(plan, node, Guard(name, node.options.on_error or plan.graph.on_error))
     operator.restored(list(range(plan.settings.slices)))
-    operator.begin_epoch()
+    operator.begin()
     return operator
 
 

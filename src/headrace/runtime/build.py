@@ -1,4 +1,4 @@
-"""From a plan to the operators of one stage's subtask, wired: once, for all epochs that it takes part in."""
+"""From a plan to the operators of one stage's subtask, wired: once, for all attempts that it takes part in."""
 
 from __future__ import annotations
 

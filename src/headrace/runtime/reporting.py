@@ -8,7 +8,6 @@ from typing import Protocol
 
 import psutil
 
-from headrace.measure.flows import Flow
 from headrace.measure.report import ChannelReport, Report, SubtaskReport
 from headrace.runtime.messages import Reported
 from headrace.runtime.operators.operator import Operator
@@ -18,7 +17,7 @@ from headrace.runtime.scheduling.scheduler import Scheduler
 from headrace.runtime.wire.channelmeter import Stamp
 from headrace.runtime.wire.intake import Intake
 from headrace.runtime.wire.outlet import Outlet
-from headrace.tokens import Token
+from headrace.tokens import Attempt
 
 
 class Told(Protocol):
@@ -28,9 +27,9 @@ class Told(Protocol):
 
 
 class Reporter:
-    """Takes the meters' figures and sends them. ``counts`` are the sums over the running epoch, for its manifest.
+    """Takes the meters' figures and sends them, and counts the same for each cut.
 
-    An interval ends early, and is reported so, when the sources end and when the epoch does.
+    An interval ends early, and is reported so, when the sources end and when the batch does.
     """
 
     def __init__(
@@ -42,12 +41,22 @@ class Reporter:
         self._every_us = plan.settings.report_s * 1e6
         self._process = psutil.Process()
         self._sent_us, self._version = 0, stamp.version
-        self.counts: dict[str, int] = {}
+        self._counts: dict[str, int] = {}
+        self._counted: dict[str, tuple[int, int, int]] = {}
 
-    def begin(self, index: int, token: Token, control: Told) -> None:
+    def begin(self, index: int, attempt: Attempt, control: Told) -> None:
         """A new attempt: counts start anew."""
-        self._index, self._token, self._control = index, token, control
-        self.counts = {}
+        self._index, self._attempt, self._control = index, attempt, control
+        self._counts, self._counted = {}, {}
+
+    def take_counts(self) -> dict[str, int]:
+        """What was counted since this was last asked, for a cut; the interval that will be reported goes on."""
+        for operator in self._operators.values():
+            meter = operator.meter
+            self._count(meter.step, meter.items_in, meter.items_out, meter.late)
+        self._count_lost()
+        counts, self._counts = self._counts, {}
+        return counts
 
     def due(self, now_us: int) -> bool:
         return now_us - self._sent_us > self._every_us
@@ -58,7 +67,10 @@ class Reporter:
         measured = [operator.meter.take(self._index) for operator in self._operators.values()]
         here = tuple(report for report, _ in measured if self._outlet.is_here(report.id.step))
         flows = [flow for _, flow in measured]
-        self._count(flows)
+        for flow in flows:
+            self._count(flow.step, flow.items_in, flow.items_out, flow.late)
+        self._counted.clear()
+        self._count_lost()
         cpu = self._process.cpu_times()
         engines = {
             operator.name: (operator.choice.engine, operator.choice.reason)
@@ -68,7 +80,7 @@ class Reporter:
         reported = Reported(
             self._stage,
             self._index,
-            self._token,
+            self._attempt,
             pid=os.getpid(),
             at_us=now_us,
             cpu_s=cpu.user + cpu.system,
@@ -90,17 +102,20 @@ class Reporter:
         at_s = (now_us + self._stamp.offset_us) / 1e6
         return Report(f"{self._stage}/{self._index}", at_s, version, subtasks, tuple(channels))
 
-    def _count(self, flows: list[Flow]) -> None:
+    def _count(self, step: str, items_in: int, items_out: int, late: int) -> None:
+        """Add what is new of the interval's figures so far."""
+        before = self._counted.get(step, (0, 0, 0))
+        now = self._counted[step] = (items_in, items_out, late)
+        for name, count, counted in zip(("in", "out", "late"), now, before):
+            self._add(f"{name}:{step}", count - counted)
+
+    def _count_lost(self) -> None:
         for name, guard in self._guards.items():
             if guard.skipped:
                 self._add(f"skipped:{name}", guard.skipped)
                 guard.skipped = 0
         for step, shed in self._scheduler.newly_shed().items():
             self._add(f"shed:{step}", shed)
-        for flow in flows:
-            self._add(f"in:{flow.step}", flow.items_in)
-            self._add(f"out:{flow.step}", flow.items_out)
-            self._add(f"late:{flow.step}", flow.late)
 
     def _add(self, name: str, count: int) -> None:
-        self.counts[name] = self.counts.get(name, 0) + count
+        self._counts[name] = self._counts.get(name, 0) + count

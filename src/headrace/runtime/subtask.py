@@ -1,31 +1,33 @@
-"""The subtask: one actor loop over {input, control, flush timer} for one epoch at a time.
+"""The subtask: one actor loop over {input, control, flush timer, cuts}, for one attempt at a time.
 
 It owns the operators of its stage, the receiving ends of the edges that come in and the sending
-ends of those that leave. It never blocks in the input: a reader thread fills the inbox.
+ends of those that leave. It never blocks in the input, which a reader thread puts into the inbox, nor on a disk, which
+is the chunk writer's.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import Any, Protocol
 
 import pyarrow as pa
 
-from headrace.connect.sink import Staged
 from headrace.errors import FencedError, ProtocolError
 from headrace.runtime.build import build_stage
 from headrace.runtime.clock import now_us
-from headrace.runtime.messages import Fenced, Ordered, RowsShown, ToDriver, ToWorker
+from headrace.runtime.control import Control
+from headrace.runtime.cuts import Cuts
+from headrace.runtime.messages import CutOrdered, Fenced, GoOn, Logged, Ordered, ToWorker
 from headrace.runtime.operators.sinks import DeadLetters
-from headrace.runtime.plan import Description, JobPlan, Ticket
+from headrace.runtime.plan import JobPlan, Ticket
 from headrace.runtime.reporting import Reporter
 from headrace.runtime.scheduling.scheduler import Scheduler
+from headrace.runtime.sourceorders import SourceOrders
 from headrace.runtime.wire.channelmeter import Stamp
 from headrace.runtime.wire.inbox import End, Inbox, Row
-from headrace.state.durable.changes import Pending, Store
-from headrace.state.durable.chunks import ChunkWriter
+from headrace.state.durable.changes import Store
 from headrace.state.durable.loading import load_slices
+from headrace.state.durable.storage import LocalStorage, Storage
 from headrace.tokens import Token
 
 _BUSY_ROWS_PER_TURN = 1_000_000
@@ -33,147 +35,80 @@ _IDLE_WAIT_US = 50_000
 _LISTEN_EVERY_US = 20_000
 
 
-class Control(Protocol):
-    """The subtask's side of the control channel. Losing it never stops the data."""
-
-    def tell(self, message: ToDriver) -> None: ...
-
-    def poll(self) -> list[ToWorker]:
-        """Messages that have come since; never blocks."""
-        ...
-
-    def offset_us(self) -> int:
-        """How far this host's clock is behind the driver's."""
-        ...
-
-
 class Subtask:
     """One subtask's operators and state.
 
-    It stays in its worker's memory between epochs. ``version`` is the attempt and group whose state
-    it holds after ``finish``; only a ticket with just that base and group may reuse it.
+    It stays in its worker's memory between batches. ``version`` is the cut and group whose state it holds since the
+    cut that ended its last batch; only a ticket with just that base and group may reuse it.
     """
 
     def __init__(self, plan: JobPlan, stage: int) -> None:
         self.plan, self.stage = plan, stage
         self.version: tuple[Token | None, int | None, int] | None = None
-        self._letters, self._stamp = DeadLetters(plan.graph), Stamp()
-        built = build_stage(plan, stage, self._letters.take if plan.graph.letters else None, self._stamp)
+        letters, self._stamp = DeadLetters(plan.graph), Stamp()
+        built = build_stage(plan, stage, letters.take if plan.graph.letters else None, self._stamp)
         self._operators, self._sources = built.operators, built.sources
-        self._sinks = (*built.sinks, *self._letters.sinks)
         self._intake, self._outlet = built.intake, built.outlet
         self._scheduler = Scheduler(plan, stage, self._operators)
         self._reporter = Reporter(
             plan, stage, self._operators, built.guards, self._intake, self._outlet, self._scheduler, self._stamp
         )
-        self._index = 0
-        self._ticket: Ticket | None = None
-        self._listened_us = 0
-        self._told_end = self._input_over = False
-        self._chunks: ChunkWriter | None = None
         self._stores: dict[str, tuple[str, Store]] = {
             f"{name}#{part}" if part else name: (name, store)
             for name, operator in self._operators.items()
             for part, store in operator.stores().items()
         }
+        stores = {id: store for id, (_, store) in self._stores.items()}
+        self._cuts = Cuts(plan, stage, built, letters, self._scheduler, self._reporter, stores)
+        self._inbox: Inbox | None = None
+        self._listened_us = 0
 
     def begin(self, index: int, ticket: Ticket, control: Control) -> None:
         """Take part in an attempt: load the slices of its base, unless they are in memory already."""
-        plan = self.plan
-        self._index, self._ticket, self._control = index, ticket, control
+        self._ticket, self._control = ticket, control
+        self._orders = SourceOrders(ticket.first)
+        self._told_end = self._input_over = self._ended = False
+        self._polling, self._turn_rows = self.has_sources, 0
         self._stamp.offset_us = control.offset_us()
-        self._reporter.begin(index, ticket.token, control)
-        self._told_end = False
-        fresh = self.version is None
-        held = {
-            name: [number for number in operator.parts(plan.settings.slices) if ticket.owns(number)]
-            for name, operator in self._operators.items()
-        }
-        if fresh:
-            stores = {id: (store, held[step]) for id, (step, store) in self._stores.items()}
-            load_slices(plan.checkpoint, ticket.base, stores)
-        self.version = None  # not a version again before finish()
-        for name, operator in self._operators.items():
-            if fresh:
-                operator.restored(held[name])
-            operator.begin_epoch()
-        for sink in self._sinks:
-            sink.open(plan.checkpoint, ticket.token, index, self._tell_rows)
+        self._reporter.begin(index, ticket.attempt, control)
+        storage = LocalStorage(self.plan.checkpoint / "headrace")
+        self._load(ticket, storage)
+        for operator in self._operators.values():
+            operator.begin()
         self._outlet.begin(index, ticket)
-        self._intake.begin(index)
-        stem = f"segments/{ticket.token}-s{self.stage:02d}-{index:04d}"
-        settings = plan.settings
-        self._chunks = ChunkWriter(plan.checkpoint / "headrace", stem, settings.chunk_s, settings.chunk_bytes, now_us())
+        self._intake.begin(index, ticket.first)
+        self._cuts.begin(index, ticket, control, storage, self._wake)
 
     def run(self, inbox: Inbox) -> Iterator[pa.RecordBatch]:
-        """Work until the input ends; yields rows for the next stage. Then call ``finish``."""
-        polling, busy, turn_rows = bool(self._sources), bool(self._sources), 0
-        self._input_over = False
-        eager, scheduler = self.plan.eager, self._scheduler
+        """Work until the cut that ends the batch has been made; yields rows for the next stage. Then call ``settle``."""
+        scheduler, busy, self._inbox = self._scheduler, self._polling, inbox
         scheduler.begin(inbox, self._outlet.orders)
-        while not (over := self._over(polling)) or scheduler.waiting:
-            item = inbox.get(0.0 if busy or scheduler.waiting else self._wait_s(polling))
-            while isinstance(item, Row):
-                self._intake.take(item)
-                inbox.done(item)
-                item = inbox.get(0.0) if scheduler.queued else None
-            if isinstance(item, End):
-                if item.error is not None:
-                    raise ProtocolError(f"the input broke off: {item.error}") from item.error
-                self._input_over = True  # stage by stage, a source may read on although Spark has no rows for it
-            busy = False
-            if polling and not over and (rows := scheduler.poll_rows(self.plan.settings.poll_rows)):
-                read = self._sources.poll(rows)  # before the flush: what is due by now leaves with the buffer that is
-                busy = read >= rows or (read > 0 and not (eager and self._sources.paced))
-                turn_rows += rows if read else 0
-                if not eager and self._turn_over(read > 0, turn_rows):
-                    polling = False
+        while not self._ended:
+            self._read(inbox, 0.0 if busy or scheduler.waiting else self._wait_s())
+            busy = self._may_poll and self._poll()  # before the flush: what is due leaves with the buffer that is
             scheduler.turn()
-            self._tick()
-            yield from self._outlet.flush()
-        self._tick()  # how far the sources' time has come, before the last buffers leave
-        scheduler.finish()
-        for operator in self._operators.values():
-            self._intake.close(operator)
-            operator.on_epoch_end()
-        yield from self._outlet.flush(last=True)
-        self._letters.write(now_us())  # last: combining before the shuffle can skip records too
+            if not scheduler.waiting and (cut := self._due_cut()) is not None:
+                yield from self._cut(*cut)
+            else:
+                self._tick()
+                yield from self._outlet.flush()
+
+    def settle(self, inbox: Inbox) -> None:
+        """Wait until the last cut is durable and described and, in real-time mode, in the version log."""
+        handover = self._cuts.handover
+        while not (handover.settled if self.plan.eager else handover.durable):
+            self._expect_end(inbox, _LISTEN_EVERY_US / 1e6)
+            self._listen()
+            handover.look(now_us())
+        self._cuts.close()
 
     def await_end(self, inbox: Inbox, timeout_s: float) -> None:
         """Wait until Spark has closed the input; nothing new may come any more."""
         deadline = time.monotonic() + timeout_s
         while not self._input_over:
-            item = inbox.get(0.5)
-            if isinstance(item, Row):
-                inbox.done(item)
-                self._intake.refuse(item)
-            elif isinstance(item, End):
-                if item.error is not None:
-                    raise ProtocolError(f"the input broke off: {item.error}") from item.error
-                self._input_over = True
-            elif time.monotonic() > deadline:
+            self._expect_end(inbox, 0.5)
+            if not self._input_over and time.monotonic() > deadline:
                 raise ProtocolError(f"stage {self.stage}: the input did not end although its senders had")
-
-    def finish(self) -> Description:
-        """Write what changed and describe it."""
-        ticket, chunks = self._ticket, self._chunks
-        assert ticket is not None and chunks is not None
-        chunks.write(self._swapped(), now_us())
-        stored = chunks.finish()
-        staged: list[Staged] = [staged for sink in self._sinks for staged in sink.finish()]
-        self._reporter.send(now_us(), exhausted=self.has_sources and self.exhausted)
-        self.version = (ticket.token, ticket.group, ticket.groups)
-        return Description(
-            self.stage,
-            self._index,
-            ticket.token,
-            stored,
-            self._outlet.sent(),
-            self._intake.consumed(),
-            tuple(staged),
-            dict(self._reporter.counts),
-            self.exhausted,
-        )
 
     @property
     def has_sources(self) -> bool:
@@ -184,33 +119,99 @@ class Subtask:
         return self._sources.exhausted
 
     def close(self) -> None:
+        """The subtask will not work again."""
         for operator in self._operators.values():
             operator.close()
-        if self._chunks is not None:
-            self._chunks.close()
+        self._intake.give_up()
+        self._cuts.close()
 
-    def _swapped(self) -> list[tuple[str, Pending]]:
-        return [(id, store.swap()) for id, (_, store) in self._stores.items()]
+    def _load(self, ticket: Ticket, storage: Storage) -> None:
+        fresh, self.version = self.version is None, None  # not a version again before the cut that ends the batch
+        if not fresh:
+            return
+        held = {
+            name: [number for number in operator.parts(self.plan.settings.slices) if ticket.owns(number)]
+            for name, operator in self._operators.items()
+        }
+        stores = {id: (store, held[step]) for id, (step, store) in self._stores.items()}
+        load_slices(storage, ticket.entry, ticket.base, stores)
+        for name, operator in self._operators.items():
+            operator.restored(held[name])
 
-    def _dirty_bytes(self) -> int:
-        return sum(store.dirty_bytes() for _, store in self._stores.values())
+    def _read(self, inbox: Inbox, wait_s: float) -> None:
+        """Take what has come; all of it where operators have queues. What a cut has held goes first."""
+        while self._intake.alignment.held and self._intake.take_held():
+            if not self._scheduler.queued:
+                return
+        item = inbox.get(wait_s)
+        while isinstance(item, Row):
+            self._intake.take(item)
+            inbox.done(item)  # also of one that is held: the mark that is missing may be behind it
+            item = inbox.get(0.0) if self._scheduler.queued else None
+        if isinstance(item, End):
+            self._take_end(item)
+            if self.stage and self.plan.eager:
+                missing = self._intake.alignment.missing
+                raise ProtocolError(f"stage {self.stage}: the input ended before senders {missing} did")
 
-    def _over(self, polling: bool) -> bool:
-        """Whether nothing more is to be read in this epoch."""
-        eager = self.plan.eager
-        return (self._input_over and (eager or not polling)) or (eager and self._intake.ended)
+    def _expect_end(self, inbox: Inbox, wait_s: float) -> None:
+        item = inbox.get(wait_s)
+        if isinstance(item, Row):
+            inbox.done(item)
+            self._intake.refuse(item)
+        elif isinstance(item, End):
+            self._take_end(item)
 
-    def _turn_over(self, busy: bool, rows: int) -> bool:
+    def _take_end(self, end: End) -> None:
+        if end.error is not None:
+            raise ProtocolError(f"the input broke off: {end.error}") from end.error
+        self._input_over = True  # sources read on although Spark has no rows for them: the driver says when it is over
+
+    @property
+    def _may_poll(self) -> bool:
+        return self._polling and self._orders.may_poll(self._outlet.sent_bytes)
+
+    def _poll(self) -> bool:
+        """Read from the sources; whether there is more at once."""
+        rows = self._scheduler.poll_rows(self.plan.settings.poll_rows)
+        if not rows:
+            return False
+        eager, read = self.plan.eager, self._sources.poll(rows)
+        self._turn_rows += rows if read else 0
+        if not eager and self._turn_over(read > 0):
+            self._polling = False
+        return read >= rows or (read > 0 and not (eager and self._sources.paced))
+
+    def _turn_over(self, busy: bool) -> bool:
         """Whether a source has read enough for one micro-batch, or all of a batch."""
         if self.plan.settings.mode == "batch":
             return not busy and self.exhausted
-        return not busy or rows >= _BUSY_ROWS_PER_TURN
+        return not busy or self._turn_rows >= _BUSY_ROWS_PER_TURN
 
-    def _wait_s(self, polling: bool) -> float:
+    def _due_cut(self) -> tuple[bool, int] | None:
+        """Whether the cut that can be made now ends the batch, and since when it is known; None if there is none."""
+        if not self.plan.eager:
+            return (True, now_us()) if self._input_over and not self._polling else None
+        if self.stage:
+            mark = self._intake.alignment.agreed
+            return (mark.end, self._intake.marked_us) if mark is not None else None
+        order = self._orders.ordered
+        return (order.end, self._orders.ordered_us) if order is not None else None
+
+    def _cut(self, end: bool, began_us: int) -> Iterator[pa.RecordBatch]:
+        token = self._cuts.next
+        yield from self._cuts.make(end=end, began_us=began_us)
+        self._orders.made(token, self._outlet.sent_bytes)
+        if end:
+            self._ended, self.version = True, (token, self._ticket.group, self._ticket.groups)
+            self._reporter.send(now_us(), exhausted=self.has_sources and self.exhausted)
+
+    def _wait_s(self) -> float:
         now = now_us()
         due = [self._outlet.due_us(), *(operator.next_clock_us() for operator in self._operators.values())]
-        waits = [_IDLE_WAIT_US, *(at_us - now for at_us in due if at_us is not None)]
-        if polling and (poll_us := self._sources.wait_us(now, self._outlet.patience_us)) is not None:
+        idle_us = _IDLE_WAIT_US if self.stage else _LISTEN_EVERY_US  # orders come to sources
+        waits = [idle_us, *(at_us - now for at_us in due if at_us is not None)]
+        if self._may_poll and (poll_us := self._sources.wait_us(now, self._outlet.patience_us)) is not None:
             waits.append(poll_us)
         return max(min(waits), 0) / 1e6
 
@@ -219,29 +220,35 @@ class Subtask:
         for operator in self._operators.values():
             operator.on_clock(now)
         self._outlet.look(now, from_source=self.has_sources)
-        chunks = self._chunks
-        if chunks is not None and chunks.look(now) and chunks.due(now, self._dirty_bytes()):
-            chunks.write(self._swapped(), now)
+        self._cuts.look(now)
         if now - self._listened_us > _LISTEN_EVERY_US:
             self._listened_us = now
-            for message in self._control.poll():
-                self._obey(message)
+            self._listen()
         ended = self.has_sources and self.exhausted and not self._told_end
         if ended or self._reporter.due(now):
             self._told_end = self._told_end or ended
             self._reporter.send(now, exhausted=self.has_sources and self.exhausted)
 
+    def _listen(self) -> None:
+        for message in self._control.poll():
+            self._obey(message)
+
     def _obey(self, message: ToWorker) -> None:
-        """Settings from the driver.
+        """What the driver says. Messages of another attempt may still lie in the channel; they are for nobody."""
+        match message:
+            case Ordered(attempt=attempt, orders=orders) if attempt == self._ticket.attempt:
+                self._outlet.obey(orders)
+                self._scheduler.obey(orders)
+            case CutOrdered():
+                self._orders.order(message, now_us())
+            case GoOn(token=token):
+                self._orders.go_on(token)
+            case Logged(token=token):
+                self._orders.go_on(token)
+                self._cuts.handover.logged(token)
+            case Fenced(why=why):
+                raise FencedError(why)
 
-        What was ordered in an attempt before may still lie in the channel; it was for another layout, perhaps.
-        """
-        if isinstance(message, Ordered):
-            if self._ticket is not None and message.token == self._ticket.token:
-                self._outlet.obey(message.orders)
-                self._scheduler.obey(message.orders)
-        elif isinstance(message, Fenced):
-            raise FencedError(message.why)
-
-    def _tell_rows(self, step: str, rows: list[dict[str, Any]]) -> None:
-        self._control.tell(RowsShown(step, rows))
+    def _wake(self) -> None:
+        if self._inbox is not None:
+            self._inbox.wake()

@@ -49,8 +49,8 @@ class StepMeter:
     _queued: int = 0
     _serving: bool = False
 
-    def begin_epoch(self) -> None:
-        """The pause between two epochs is no inter-arrival time."""
+    def begin(self) -> None:
+        """The pause between two attempts is no inter-arrival time."""
         self._arrived_us = 0
 
     def arrived(self, at_us: int) -> None:

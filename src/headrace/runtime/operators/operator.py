@@ -52,7 +52,7 @@ class Operator:
     """A step in one subtask.
 
     Subclasses implement ``on_batch`` and, where time matters, ``on_watermark``, ``on_clock`` and
-    ``on_epoch_end``; ``stores`` names the state they keep. With a ``queue`` what it receives waits there
+    ``on_cut``; ``stores`` names the state they keep. With a ``queue`` what it receives waits there
     until the scheduler hands it to ``work`` and ``advance``. ``polled``: it is read, not fed, so nothing queues for it.
     """
 
@@ -143,11 +143,11 @@ class Operator:
                 target.receive(port, batch)
             self.meter.inner_ns += time.perf_counter_ns() - started_ns
 
-    def begin_epoch(self) -> None:
-        """Forget watermarks: senders give theirs anew in every epoch, never lower than before."""
+    def begin(self) -> None:
+        """A new attempt: forget watermarks. Senders give theirs anew, never lower than at the version they start from."""
         self._watermarks = [NEVER_US] * len(self._watermarks)
         self.watermark_us = self._passed_on_us = NEVER_US
-        self.meter.begin_epoch()
+        self.meter.begin()
 
     def on_batch(self, port: int, batch: Batch) -> None:
         raise NotImplementedError
@@ -165,8 +165,8 @@ class Operator:
         """When ``on_clock`` is wanted next."""
         return None
 
-    def on_epoch_end(self) -> None:
-        """No more input in this epoch; state is written next."""
+    def on_cut(self, *, end: bool) -> None:
+        """All input before a cut has been processed, and state is set aside next. ``end``: no more input follows."""
 
     def stores(self) -> dict[str, Store]:
         return {}

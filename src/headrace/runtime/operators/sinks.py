@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +14,12 @@ from headrace.runtime.batch import Batch
 from headrace.runtime.operators.operator import Operator
 from headrace.tokens import Token
 
+Close = Callable[[], Sequence[Staged]]
+"""A writer's last act. It waits for the disk, so another thread does it."""
+
 
 class SinkOperator(Operator):
-    """Hands rows to a writer, one per epoch."""
+    """Hands rows to a writer, one per cut: that of the cut which they come before."""
 
     def __init__(self, node: SinkNode) -> None:
         super().__init__(node.name)
@@ -25,7 +28,7 @@ class SinkOperator(Operator):
         self._context: SinkContext | None = None
 
     def open(self, checkpoint: Path, token: Token, subtask: int, tell_driver: TellDriver) -> None:
-        """Start an epoch; the writer is opened with its first row."""
+        """Rows belong to a cut from now on; its writer is opened with the first of them."""
         staging = self._sink.staging_root(checkpoint) / self.name / str(token)
         self._writer, self._context = None, SinkContext(self.name, token, subtask, staging, tell_driver)
 
@@ -36,14 +39,14 @@ class SinkOperator(Operator):
             self._writer = self._sink.open(self._context)
         self._writer.write(batch.records)
 
-    def finish(self) -> Sequence[Staged]:
-        """End the epoch: everything durable, and what is to be published."""
+    def hand_over(self) -> Close | None:
+        """At a cut: what makes its rows durable and says what is to be published; None if there were no rows."""
         writer, self._writer = self._writer, None
-        return writer.close() if writer is not None else ()
+        return writer.close if writer is not None else None
 
 
 class DeadLetters:
-    """Records of an epoch that failed, by the sink they go to when it ends."""
+    """Records that failed, by the sink they go to at the next cut."""
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph

@@ -82,8 +82,8 @@ class SourceOperator(Operator):
             reader = self.node.source.open(number, self._of, kept.get("offset"), self._schema, logs)
             self._partitions.append(Partition(number, reader, kept.get("newest_us", NEVER_US)))
 
-    def begin_epoch(self) -> None:
-        super().begin_epoch()
+    def begin(self) -> None:
+        super().begin()
         self._passed_us = NEVER_US
         for partition in self._partitions:
             partition.frozen_us = partition.newest_us
@@ -110,7 +110,7 @@ class SourceOperator(Operator):
     def take_external(self, records: pa.RecordBatch, now_us: int) -> None:
         """Records that Spark itself read (a user's DataFrame), as those of this subtask's partition.
 
-        Their order within an epoch means nothing, so they are late only against earlier epochs.
+        Their order within a batch means nothing, so they are late only against earlier batches.
         """
         partition = self._partitions[0]
         before = partition.newest_us
@@ -153,10 +153,10 @@ class SourceOperator(Operator):
         partition.heard_us += max(step, 0)
         return max(step, 0)
 
-    def on_epoch_end(self) -> None:
-        # A partition without data so far must not hold the others back where epochs are all there is,
+    def on_cut(self, *, end: bool) -> None:
+        # A partition without data so far must not hold the others back where batches are all there is,
         # unless data is sure to come: then windows would close before it, in this mode only.
-        for partition in self._partitions:
+        for partition in self._partitions if end else ():
             unheard = partition.newest_us == NEVER_US and partition.reader.next_due_us() is None
             partition.idle = partition.idle or (unheard and not self.node.source.bounded)
         if self._partitions and not self._eager:

@@ -1,7 +1,7 @@
 """States of keys in bounded memory, where records change states one by one (SCALLA 2.5, 2.6, streaming variant).
 
 A key is either *resident*, with all of its state in memory and results at once; or its state rests on disk, its
-records wait there too, and its results are *deferred*. When they are wanted (the epoch ends, or the watermark has
+records wait there too, and its results are *deferred*. When they are wanted (at a cut every few seconds, or the watermark has
 passed what is on disk for long enough), waiting records and resting states are brought together bucket by bucket: the
 states of a bucket are read into a table of the same kind, its records go through the same code as those of resident
 keys, and what changed is written back. That table is bounded as well: what does not fit goes to buckets of the next
@@ -93,7 +93,7 @@ class Deferring(Overflow):
             yield from self.settle(watermark_us)
 
     def end(self, watermark_us: int) -> Iterator[Batch]:
-        """The epoch ends."""
+        """Results that were deferred are wanted."""
         yield from self.states.end()
         if self.states.patience_us is None or watermark_us > self.held_us:
             yield from self.settle(watermark_us)

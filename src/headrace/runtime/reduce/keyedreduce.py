@@ -13,6 +13,7 @@ from headrace.graph.memory import engine_of
 from headrace.graph.nodes import ReduceNode
 from headrace.graph.windowing import FOREVER_US, CountWindow, SessionWindow
 from headrace.runtime.batch import Batch
+from headrace.runtime.clock import now_us
 from headrace.runtime.operators.usercode import Guard
 from headrace.runtime.reduce.counting import CountStates
 from headrace.runtime.reduce.deferring import Deferring
@@ -28,11 +29,14 @@ from headrace.state.spill.bounds import Bound
 from headrace.state.spill.diskrows import spill_home
 from headrace.state.table.rowtable import GroupTable
 
+DEFER_US = 5_000_000
+"""How long results of keys on disk are deferred: a pass over the disk at every cut would be all that a step does."""
+
 
 class KeyedReduce(Reduce):
     """The states of all keys in memory, or under a memory bound of those that fit (``runtime.reduce.deferring``).
 
-    ``eager``: results follow at once; in modes that run stage by stage a running result follows once per epoch.
+    ``eager``: results follow at once; in modes that run stage by stage a running result follows once per batch.
     """
 
     def __init__(
@@ -40,6 +44,7 @@ class KeyedReduce(Reduce):
     ) -> None:
         super().__init__(node, schema, out, guard, place)
         self.newest_us = self.born_us = 0
+        self._settled_us = now_us()
         self.deferring = self._bounded(node.memory_bytes, eager) if node.memory_bytes is not None else None
         self._states = self.deferring.states if self.deferring else self._new_states(self.new_table(), eager)
         self.table = self._states.table
@@ -98,8 +103,12 @@ class KeyedReduce(Reduce):
             self.newest_us = max(self.newest_us, watermark_us)  # a running result that was deferred is of now
         self._emit_all((self.deferring or self._states).close(watermark_us))
 
-    def on_epoch_end(self) -> None:
-        self._emit_all(self.deferring.end(self.watermark_us) if self.deferring else self._states.end())
+    def on_cut(self, *, end: bool) -> None:
+        if self.deferring is None:
+            self._emit_all(self._states.end())
+        elif end or now_us() - self._settled_us >= DEFER_US:
+            self._emit_all(self.deferring.end(self.watermark_us))
+            self._settled_us = now_us()
         self.pass_on_watermark()
 
     def _emit_all(self, results: Iterable[Batch]) -> None:

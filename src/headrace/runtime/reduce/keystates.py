@@ -34,7 +34,7 @@ class KeyStates(Protocol):
 
     @property
     def patience_us(self) -> int | None:
-        """How long after its time a result may wait for a state to be read from disk; None: until the epoch ends."""
+        """How long after its time a result may wait for a state to be read from disk; None: until a cut."""
         ...
 
     @property
@@ -59,7 +59,7 @@ class KeyStates(Protocol):
         ...
 
     def end(self) -> Iterable[Batch]:
-        """No more input in this epoch."""
+        """All input before a cut has come."""
         ...
 
     def rows_of(self, keys: list[pa.Array]) -> Rows:
@@ -71,7 +71,7 @@ class KeyStates(Protocol):
         ...
 
     def parting(self, rows: Rows) -> Iterable[Batch]:
-        """Results of rows that leave the table for disk, if they were to follow at the epoch's end."""
+        """Results of rows that leave the table for disk, if they were to follow at the next cut."""
         ...
 
     def drop(self, rows: Rows) -> None:

@@ -40,7 +40,7 @@ class PanedReduce(PaneReduce):
 
     ``rest`` holds what counts for single windows: all values while the form is ``windows``, and records that
     came too late for some of their windows but not for all. ``marks`` keeps with each slice up to where its
-    windows have been emitted, since panes of sliding windows outlive them. At an epoch's end every subtask has
+    windows have been emitted, since panes of sliding windows outlive them. At a cut every subtask has
     seen the same watermark, so the highest mark among the slices loaded holds for all of them.
     """
 
@@ -163,7 +163,7 @@ class PanedReduce(PaneReduce):
                     break
                 self.states.drop_pane(pane)
 
-    def on_epoch_end(self) -> None:
+    def on_cut(self, *, end: bool) -> None:
         if not self._window.tumbling and self._closed_us != self._marked_us:
             self._marked_us = self._closed_us
             for slice in self._held:

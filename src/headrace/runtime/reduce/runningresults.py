@@ -15,7 +15,7 @@ from headrace.state.table.rowtable import GroupTable
 
 
 class RunningStates:
-    """One row per key. A result follows whenever it changed or, if not ``eager``, when the epoch ends."""
+    """One row per key. A result follows whenever it changed or, if not ``eager``, at the next cut."""
 
     patience_us = None
     row_bytes = 1

@@ -22,7 +22,7 @@ class Pressure:
         self.begin(0)
 
     def begin(self, now_us: int) -> None:
-        """A new epoch."""
+        """A new attempt."""
         self.queued_bytes = self.state_bytes = self.peak_bytes = self.stopped_us = 0
         self._weighed_us, self._stopped = now_us, False
 

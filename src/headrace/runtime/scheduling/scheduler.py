@@ -6,13 +6,14 @@ picks an operator, which works on a few buffers, until the turn's time is over. 
 new is fetched. A reduce that sheds has its queue under every schedule.
 
 Departures from C-MR: one worker per subtask, so a watermark (its punctuation) needs no replicas here, and its N is
-the number of senders, frozen per epoch. The growth of a reduce's state does not lower its rank under MEM.
+the number of senders, fixed per attempt. The growth of a reduce's state does not lower its rank under MEM.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 
 from headrace.config import Schedule, check_schedule
@@ -59,20 +60,28 @@ class Scheduler:
         self._queues: list[InputQueue] = []
 
     def begin(self, inbox: Inbox, orders: Orders) -> None:
-        """A new epoch with its inbox: operators get their queues."""
+        """A new attempt with its inbox: operators get their queues."""
         self._inbox, self._refusing = inbox, False
         self._pressure.begin(now_us())
         inbox.limit_bytes = self._pressure.limit_bytes
         self._give(self._shedding.get)
         self._use(check_schedule(orders.schedule or self._settings.schedule))
 
-    def finish(self) -> None:
-        """Nothing more will come: work off what waits; from here on operators call each other directly."""
+    def drain(self) -> None:
+        """Work off what waits, however long it takes."""
         while self.waiting:
             self._take_watermarks()
             for head in self._heads():
                 self._serve(head.place)
+
+    @contextmanager
+    def directly(self) -> Iterator[None]:
+        """While nothing waits: operators call each other, so that what one emits at a cut goes all the way."""
+        assert not self.waiting, "what waits would be overtaken"
+        held = {operator.name: operator.queue for operator in self._operators}
         self._give(lambda step: None)
+        yield
+        self._give(held.get)
 
     def obey(self, orders: Orders) -> None:
         """Work by another schedule from now on, if so ordered; by ``direct`` once what waits has been processed."""

@@ -57,6 +57,7 @@ class EdgeWriter:
     its leg that sends along an edge inside the leg. ``begin`` says which subtask it is this time, and ``table`` where
     each slice is. A spread edge gives the first ``active`` receivers records in turn. ``since_us``: when the clock of
     what is to be sent began; it leaves after ``deadline_us`` or with ``limit_bytes``, whatever is first.
+    ``sent`` and ``put`` count items shipped and records put in since the last cut: for the audit.
     ``entered_us`` is the sum over the pending rows of when each came: with it a row's mean wait is known when the
     buffer is flushed; what a source let wait, in place of the buffer, counts too. It is the open buffer's, and of each
     receiver's part only in the mean.
@@ -87,6 +88,7 @@ class EdgeWriter:
     told_us: int = field(init=False)
     sequences: list[int] = field(init=False)
     sent: npt.NDArray[np.int64] = field(init=False)
+    put: int = field(init=False)
 
     def begin(self, index: int, places: tuple[int, ...], active: int) -> None:
         """A new attempt: nothing is open, sequences and audit counts start anew.
@@ -104,7 +106,16 @@ class EdgeWriter:
         self._empty()
         self.watermark_us = self.told_us = NEVER_US
         self.sequences = [0] * self.receivers
-        self.sent = np.zeros(self.slices if self.edge.keyed else 1, np.int64)
+        self._count_anew()
+
+    def take_counts(self) -> tuple[list[int], int]:
+        """Items per slice that were sent, and records that were put in, since this was last asked."""
+        sent, put = self.sent.tolist(), self.put
+        self._count_anew()
+        return sent, put
+
+    def _count_anew(self) -> None:
+        self.sent, self.put = np.zeros(self.slices if self.edge.keyed else 1, np.int64), 0
 
     def _empty(self) -> None:
         self.pending, self.pending_late = [], []
@@ -114,6 +125,7 @@ class EdgeWriter:
         now = now_us()
         self.opened_us = self.opened_us or now
         self.pending_rows += batch.rows
+        self.put += batch.rows
         self.entered_us += batch.rows * (now - batch.held_us)
         (self.pending if batch.late is None else self.pending_late).append(batch)
         self.pending_bytes += batch.records.nbytes
@@ -142,6 +154,7 @@ class EdgeWriter:
             if partial is not None:
                 keys = partial.columns[1 : 1 + len(self.edge.keys)]
                 self._ship(Kind.PARTIAL, partial, keys, batch, shipped_us, rows)
+                self.put -= 0 if partial.num_rows else batch.rows  # all of them were skipped: none will arrive
             else:
                 self._ship_batch(Kind.DATA, batch, shipped_us, rows)
         if self.pending_late:
@@ -150,12 +163,10 @@ class EdgeWriter:
         if self.watermark_us > self.told_us:
             self.told_us = self.watermark_us
             for receiver in self.targets:
-                rows[receiver].append(self._time(Kind.WATERMARK, receiver).encode())
-
-    def end(self, rows: list[list[bytes]]) -> None:
-        """Tell every receiver that the epoch's last buffer has been sent."""
-        for receiver in self.targets:
-            rows[receiver].append(self._time(Kind.END, receiver).encode())
+                told = Frame(
+                    Kind.WATERMARK, self.edge.id, self.sender, self.sequences[receiver], watermark_us=self.told_us
+                )
+                rows[receiver].append(told.encode())
 
     def _ship_batch(self, kind: Kind, batch: Batch, shipped_us: int, rows: list[list[bytes]]) -> None:
         keys = [batch.records.column(key) for key in self.edge.keys]
@@ -165,11 +176,13 @@ class EdgeWriter:
         self, kind: Kind, records: pa.RecordBatch, keys: list[pa.Array], batch: Batch, shipped_us: int,
         rows: list[list[bytes]],
     ) -> None:  # fmt: skip
+        combined = batch.rows if kind is Kind.PARTIAL else None
         if not self.edge.keyed:
             for receiver, part in self._shares(records):
                 total = np.array([part.num_rows], np.uint32)
-                frame = self._data(kind, receiver, part, _SMALL_SLICE, total, batch, shipped_us)
+                frame = self._data(kind, receiver, part, _SMALL_SLICE, total, batch, shipped_us, combined)
                 rows[receiver].append(frame.encode())
+                combined = None if combined is None else 0
             self.sent[0] += records.num_rows
             return
         slices = slices_of(keys, self.slices)
@@ -180,8 +193,9 @@ class EdgeWriter:
             mine = np.flatnonzero(routes == receiver)
             part = records.take(pa.array(mine)) if len(mine) < records.num_rows else records
             held = np.flatnonzero((counts > 0) & (self.table == receiver)).astype(np.uint16)
-            frame = self._data(kind, receiver, part, held, counts[held].astype(np.uint32), batch, shipped_us)
+            frame = self._data(kind, receiver, part, held, counts[held].astype(np.uint32), batch, shipped_us, combined)
             rows[receiver].append(frame.encode())
+            combined = None if combined is None else 0
 
     def _shares(self, records: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Who gets which of the records: all stay on one subtask, or every active one gets as many."""
@@ -195,7 +209,7 @@ class EdgeWriter:
 
     def _data(
         self, kind: Kind, receiver: int, records: pa.RecordBatch, slices: npt.NDArray[np.uint16],
-        counts: npt.NDArray[np.uint32], batch: Batch, shipped_us: int,
+        counts: npt.NDArray[np.uint32], batch: Batch, shipped_us: int, combined: int | None,
     ) -> Frame:  # fmt: skip
         self.sequences[receiver] += 1
         items, ahead = records.num_rows, self.stamp.offset_us
@@ -205,9 +219,5 @@ class EdgeWriter:
             self.opened_us + ahead, shipped_us + ahead, 0, slices, counts, records.serialize(),
             tagged_us=tag_us + ahead,
             waited_us=items * (self.pending_rows * shipped_us - self.entered_us) // self.pending_rows,
-            settings=self.stamp.version,
+            settings=self.stamp.version, stands=items if combined is None else combined,
         )  # fmt: skip
-
-    def _time(self, kind: Kind, receiver: int) -> Frame:
-        sequence = self.sequences[receiver]
-        return Frame(kind, self.edge.id, self.sender, sequence, watermark_us=self.told_us)

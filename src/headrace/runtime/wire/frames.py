@@ -19,8 +19,9 @@ import pyarrow as pa
 
 from headrace.errors import CorruptionError
 
-_HEADER = struct.Struct("<BBHHIIqqqqHIqqII")
-_VERSION = 2
+_HEADER = struct.Struct("<BBHHIIqqqqHIqqIII")
+_SENDER = struct.Struct("<4xH")
+_VERSION = 3
 
 
 _MAX_SUBTASKS = 2_048
@@ -43,20 +44,21 @@ class Kind(IntEnum):
     LATE = 2
     PARTIAL = 3
     WATERMARK = 4
-    END = 5
+    CUT = 5
     EXTERNAL = 6
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
     """One frame. Times are µs since 1970 by the driver's clock; ``watermark_us`` (event time) counts for
-    WATERMARK and END only.
+    WATERMARK only.
 
     ``born_us`` is when the oldest item was due or read, ``tagged_us`` when one was that was drawn
     at random; ``waited_us`` is how long all items together waited in the open buffer, and
     ``settings`` the version of the settings that were in force when it was flushed.
     ``sequence`` is contiguous from 1 per sender, edge and receiver. ``slices`` and ``counts`` say
-    how many items of each slice are inside, for the audit that all that was sent was consumed.
+    how many items of each slice are inside, for the audit that all that was sent was consumed; ``stands`` is for how
+    many records they stand. Of a buffer that was combined the first frame stands for all of it.
     """
 
     kind: Kind
@@ -74,6 +76,7 @@ class Frame:
     tagged_us: int = 0
     waited_us: int = 0
     settings: int = 0
+    stands: int = 0
 
     def encode(self) -> bytes:
         runs = b""
@@ -86,7 +89,7 @@ class Frame:
         fields = (
             _VERSION, self.kind, self.edge, self.sender, self.sequence, self.items, self.born_us,
             self.opened_us, self.shipped_us, self.watermark_us, n_slices, size, self.tagged_us,
-            self.waited_us, self.settings,
+            self.waited_us, self.settings, self.stands,
         )  # fmt: skip
         crc = zlib.crc32(body, zlib.crc32(runs, zlib.crc32(_HEADER.pack(*fields, 0))))
         return b"".join([_HEADER.pack(*fields, crc), runs, body])
@@ -101,12 +104,12 @@ def decode(payload: memoryview | bytes) -> Iterator[Frame]:
             fields = _HEADER.unpack_from(view, at)
         except struct.error:
             raise CorruptionError("a buffer between two stages is cut off") from None
-        n_slices, size, crc = fields[10], fields[11], fields[15]
+        n_slices, size, crc = fields[10], fields[11], fields[16]
         runs_at = at + _HEADER.size
         body_at = runs_at + 6 * n_slices
         end = body_at + size
         body = view[body_at:end]
-        expected = zlib.crc32(body, zlib.crc32(view[runs_at:body_at], zlib.crc32(_HEADER.pack(*fields[:15], 0))))
+        expected = zlib.crc32(body, zlib.crc32(view[runs_at:body_at], zlib.crc32(_HEADER.pack(*fields[:16], 0))))
         if fields[0] != _VERSION or end > len(view) or crc != expected:
             raise CorruptionError("a buffer between two stages was damaged on its way (checksum differs)")
         slices = np.frombuffer(view, np.uint16, n_slices, runs_at) if n_slices else None
@@ -114,9 +117,15 @@ def decode(payload: memoryview | bytes) -> Iterator[Frame]:
         edge, sender, sequence, items, born_us, opened_us, shipped_us, watermark_us = fields[2:10]
         yield Frame(
             Kind(fields[1]), edge, sender, sequence, items, born_us, opened_us, shipped_us, watermark_us,
-            slices, counts, bytes(body), *fields[12:15],
+            slices, counts, bytes(body), *fields[12:16],
         )  # fmt: skip
         at = end
+
+
+def sender_of(payload: memoryview) -> int:
+    """Who sent a row, without a look at what is in it; all of its frames came through one pipe."""
+    sender: int = _SENDER.unpack_from(payload)[0]
+    return sender
 
 
 def external_row(source: int, records: pa.RecordBatch) -> bytes:

@@ -14,6 +14,7 @@ from headrace.graph.windowing import NEVER_US
 from headrace.runtime.operators.operator import Operator, lowest_of
 from headrace.runtime.wire.channelmeter import ChannelMeter
 from headrace.runtime.wire.frames import Frame, Kind
+from headrace.runtime.wire.marks import CutMark
 
 
 @dataclass(slots=True)
@@ -28,15 +29,21 @@ class Inbound:
     meter: ChannelMeter
     last: dict[int, int] = field(default_factory=dict)
     consumed: dict[int, npt.NDArray[np.int64]] = field(default_factory=dict)
+    stood: dict[int, int] = field(default_factory=dict)
     watermarks: dict[int, int] = field(default_factory=dict)
-    ended: set[int] = field(default_factory=set)
 
     def begin(self, senders: range) -> None:
+        """A new attempt: nothing has come."""
         self.last = dict.fromkeys(senders, 0)
-        self.consumed = {sender: np.zeros(self.slices if self.edge.keyed else 1, np.int64) for sender in senders}
         self.watermarks = dict.fromkeys(senders, NEVER_US)
-        self.ended = set()
+        self.consumed, self.stood = {}, {}
         self.meter.forget()
+
+    def take_counts(self) -> tuple[dict[int, list[int]], dict[int, int]]:
+        """By sender: items per slice, and the records that they stood for, since this was last asked."""
+        consumed, stood = self.consumed, self.stood
+        self.consumed, self.stood = {}, {}
+        return {sender: counts.tolist() for sender, counts in consumed.items()}, stood
 
     def accept(self, frame: Frame) -> bool:
         """Check a frame's place in its sender's sequence; False for one that came before."""
@@ -44,20 +51,33 @@ class Inbound:
         carries_data = frame.kind < Kind.WATERMARK
         if carries_data and frame.sequence <= last:
             return False
-        if frame.sequence != last + carries_data:
-            raise ProtocolError(
-                f"edge {self.edge.source} → {self.edge.target}: buffer {frame.sequence} of sender {frame.sender} "
-                f"after {last}: buffers are missing"
-            )
-        self.last[frame.sender] = frame.sequence
-        if carries_data and frame.slices is not None and frame.counts is not None:
-            counts = self.consumed.setdefault(frame.sender, np.zeros(self.slices if self.edge.keyed else 1, np.int64))
-            counts[frame.slices] += frame.counts
+        self._check(frame.sender, frame.sequence, last + carries_data)
         if not carries_data:
             self.watermarks[frame.sender] = max(self.watermarks.get(frame.sender, NEVER_US), frame.watermark_us)
-        if frame.kind is Kind.END:
-            self.ended.add(frame.sender)
+            return True
+        self.last[frame.sender] = frame.sequence
+        self.stood[frame.sender] = self.stood.get(frame.sender, 0) + frame.stands
+        if frame.slices is not None and frame.counts is not None:
+            counts = self.consumed.get(frame.sender)
+            if counts is None:
+                counts = self.consumed[frame.sender] = np.zeros(self.slices if self.edge.keyed else 1, np.int64)
+            counts[frame.slices] += frame.counts
         return True
+
+    def marked(self, sender: int, mark: CutMark) -> None:
+        """A sender's last buffer before a cut must have come."""
+        self._check(sender, mark.sequences.get(self.edge.id, 0), self.last.setdefault(sender, 0))
+
+    def follow(self, sender: int, mark: CutMark) -> None:
+        """From a cut on the watermark in a sender's mark counts, even if it is lower than the one known of it."""
+        self.watermarks[sender] = mark.watermarks.get(self.edge.id, NEVER_US)
+
+    def _check(self, sender: int, sequence: int, expected: int) -> None:
+        if sequence != expected:
+            raise ProtocolError(
+                f"edge {self.edge.source} → {self.edge.target}: buffer {sequence} of sender {sender} "
+                f"after {self.last[sender]}: buffers are missing"
+            )
 
     def lowest(self) -> int:
         return lowest_of(self.watermarks.values()) if self.watermarks else NEVER_US

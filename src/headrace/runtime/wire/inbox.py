@@ -22,7 +22,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """No more input in this epoch, or the input broke."""
+    """No more input in this batch, or the input broke."""
 
     error: Exception | None = None
 
@@ -34,7 +34,7 @@ class Inbox:
     """
 
     def __init__(self, limit_bytes: int) -> None:
-        self._queue: queue.SimpleQueue[Row | End] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Row | End | None] = queue.SimpleQueue()
         self.limit_bytes, self.held_bytes = limit_bytes, 0
         self.blocked = False
         self._queued_bytes = self._state_bytes = 0
@@ -65,8 +65,12 @@ class Inbox:
                 self._queued_bytes, self._state_bytes = queued_bytes, state_bytes
                 self._room.notify()
 
+    def wake(self) -> None:
+        """Whoever waits for an item shall look at other things first; may be called by any thread."""
+        self._queue.put(None)
+
     def get(self, wait_s: float) -> Row | End | None:
-        """The next item, or None if none came in time."""
+        """The next item, or None if none came in time or there is something else to look at."""
         try:
             return self._queue.get_nowait() if wait_s <= 0 else self._queue.get(timeout=wait_s)
         except queue.Empty:
@@ -87,7 +91,7 @@ def read_into(inbox: Inbox, batches: Iterable[pa.RecordBatch]) -> threading.Thre
             for batch in batches:
                 index = batch.schema.get_field_index("payload")
                 if index < 0:
-                    continue  # a tick of the epoch clock
+                    continue  # a tick of the batch's clock
                 for payload in batch.column(index):
                     view = memoryview(payload.as_buffer())
                     if len(view):

@@ -8,7 +8,7 @@ served where it is. Buffers stay in order: what waits on an edge leaves before w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -23,9 +23,6 @@ from headrace.runtime.wire.edges import EdgeWriter
 from headrace.runtime.wire.frames import Frame, Kind
 from headrace.runtime.wire.inbox import Row
 
-LEG_END = 65_535
-"""The edge of the one END that a stage sends to the next one of its leg."""
-
 
 @dataclass(slots=True)
 class Link:
@@ -39,10 +36,11 @@ class Link:
     here: bool = True
     last: dict[int, int] = field(default_factory=dict)
     consumed: dict[int, int] = field(default_factory=dict)
+    stood: dict[int, int] = field(default_factory=dict)
 
     def begin(self) -> None:
         """A new attempt: nothing has come yet."""
-        self.last, self.consumed = {}, {}
+        self.last, self.consumed, self.stood = {}, {}, {}
         self.meter.forget()
 
     def receive(self, port: int, batch: Batch) -> None:
@@ -67,6 +65,7 @@ class Link:
             return
         self.last[frame.sender] = frame.sequence
         self.consumed[frame.sender] = self.consumed.get(frame.sender, 0) + frame.items
+        self.stood[frame.sender] = self.stood.get(frame.sender, 0) + frame.stands
         records = pa.ipc.read_record_batch(
             pa.py_buffer(frame.body), wire_schema(self.schema, late=frame.kind is Kind.LATE)
         )
@@ -82,12 +81,11 @@ class Links:
         self._stage, self._stamp = stage, stamp
         self._links = links
         self._upstream = _upstream(layout.inside(stage))
-        self.ended = False
         self.passing: list[bytes] = []
 
     def begin(self) -> None:
         """A new attempt; its writers begin with all others of the subtask."""
-        self.ended, self.passing = False, []
+        self.passing = []
         for link in self._links.values():
             link.begin()
 
@@ -108,9 +106,6 @@ class Links:
 
     def take(self, frame: Frame, row: Row) -> None:
         """A frame from the stage before."""
-        if frame.edge == LEG_END:
-            self.ended = True
-            return
         link = self._links.get(frame.edge)
         if link is None:
             raise ProtocolError(
@@ -134,8 +129,12 @@ class Links:
                 self.passing += rows[writer.targets[0]]
         self.passing.append(frame.encode())
 
-    def consumed(self) -> dict[int, dict[int, list[int]]]:
-        return {id: {sender: [n] for sender, n in link.consumed.items()} for id, link in self._links.items()}
+    def take_counts(self) -> Iterator[tuple[int, dict[int, list[int]], dict[int, int]]]:
+        """By edge and sender: items, and the records that they stood for, since this was last asked."""
+        for id, link in self._links.items():
+            consumed, stood = link.consumed, link.stood
+            link.consumed, link.stood = {}, {}
+            yield id, {sender: [n] for sender, n in consumed.items()}, stood
 
     def meters(self) -> list[ChannelMeter]:
         return [link.meter for link in self._links.values()]

@@ -6,13 +6,17 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
+from headrace.graph.windowing import NEVER_US
 from headrace.runtime.clock import now_us
 from headrace.runtime.orders import Orders
 from headrace.runtime.plan import JobPlan, Ticket
 from headrace.runtime.wire.channelmeter import Stamp
+from headrace.runtime.wire.counts import Counts
 from headrace.runtime.wire.edges import EdgeWriter
-from headrace.runtime.wire.frames import Frame, Kind, sender_id
-from headrace.runtime.wire.links import LEG_END, Links
+from headrace.runtime.wire.frames import sender_id
+from headrace.runtime.wire.links import Links
+from headrace.runtime.wire.marks import CutMark
+from headrace.tokens import Token
 
 ROW_SCHEMA = pa.schema([("route", pa.int32()), ("payload", pa.binary())])
 _SAME_ROW = 2
@@ -20,7 +24,10 @@ _SAME_ROW = 2
 
 
 class Outlet:
-    """The sending ends of all edges out of one stage's subtask, and the links within its leg."""
+    """The sending ends of all edges out of one stage's subtask, and the links within its leg.
+
+    ``sent_bytes`` counts all that has left, since ever.
+    """
 
     def __init__(
         self, plan: JobPlan, stage: int, border: Sequence[EdgeWriter], links: Links | None, stamp: Stamp
@@ -34,6 +41,7 @@ class Outlet:
         self._places = plan.layout.stage_of
         self.links = links
         self.orders = Orders()
+        self.sent_bytes = 0
 
     def begin(self, index: int, ticket: Ticket) -> None:
         """A new attempt, as which of the stage's subtasks; it starts with the orders of its ticket."""
@@ -85,24 +93,40 @@ class Outlet:
         """When the next open buffer must be flushed."""
         return min((edge.due_us for edge in self._edges if edge.since_us), default=None)
 
-    def flush(self, *, last: bool = False) -> Iterator[pa.RecordBatch]:
-        """Rows for the next stage, of the buffers that are full or due; all of them at the epoch's end."""
+    def flush(self) -> Iterator[pa.RecordBatch]:
+        """Rows for the next stage, of the buffers that are full or due."""
         if not self._edges:
             return
-        leaving = self._edges if last or self._moved else self._leaving()
-        passing = self.links.passing if self.links is not None else []
-        if leaving or passing:
-            rows: list[list[bytes]] = [[] for _ in range(self._edges[0].receivers)]
-            if passing:
-                rows[self._index] += passing
-                passing.clear()
-            for edge in leaving:
-                edge.flush(rows)
-            if last:
-                self._end(rows)
-            yield from self._rows(rows)
+        leaving = self._edges if self._moved else self._leaving()
+        if leaving or (self.links is not None and self.links.passing):
+            yield from self._rows(self._flushed(leaving))
         if self._moved:
             self._move()
+
+    def cut(self, token: Token, *, end: bool) -> Iterator[pa.RecordBatch]:
+        """Rows with all that is open, and behind it, in the same row for each receiver, the mark of a cut."""
+        if not self._edges:
+            return
+        rows = self._flushed(self._edges)
+        inside = self._stage.index < self._stage.last
+        sender = sender_id(self._stage.index - self._stage.first, self._index) if inside else self._index
+        watermarks = {edge.edge.id: edge.told_us for edge in self._edges if edge.told_us > NEVER_US}
+        for receiver in [self._index] if inside else self._edges[0].targets:
+            sequences = {edge.edge.id: edge.sequences[receiver] for edge in self._edges}
+            rows[receiver].append(CutMark(token, end, sequences, watermarks).frame(sender).encode())
+        yield from self._rows(rows)
+        if self._moved:
+            self._move()
+
+    def _flushed(self, leaving: Sequence[EdgeWriter]) -> list[list[bytes]]:
+        """For each receiver the frames of buffers that leave, behind those that only pass through."""
+        rows: list[list[bytes]] = [[] for _ in range(self._edges[0].receivers)]
+        if self.links is not None and self.links.passing:
+            rows[self._index] += self.links.passing
+            self.links.passing.clear()
+        for edge in leaving:
+            edge.flush(rows)
+        return rows
 
     def _leaving(self) -> list[EdgeWriter]:
         now = now_us()
@@ -112,17 +136,10 @@ class Outlet:
             [edge for edge in self._edges if edge.news and (edge in due or edge.deadline_us <= longest)] if due else []
         )
 
-    def _end(self, rows: list[list[bytes]]) -> None:
-        if self._stage.index < self._stage.last:
-            sender = sender_id(self._stage.index - self._stage.first, self._index)
-            rows[self._index].append(Frame(Kind.END, LEG_END, sender, 0).encode())
-            return
-        for edge in self._edges:
-            edge.end(rows)
-
     def _rows(self, frames: list[list[bytes]]) -> Iterator[pa.RecordBatch]:
         routes = [route for route, mine in enumerate(frames) if mine]
         payloads = [b"".join(frames[route]) for route in routes]
+        self.sent_bytes += sum(map(len, payloads))
         if self._plan.eager:  # the pipe holds one row per receiver back: an empty one pushes it through
             payloads += [b""] * len(routes)
             routes += routes
@@ -130,6 +147,10 @@ class Outlet:
             columns = [pa.array(routes, pa.int32()), pa.array(payloads, pa.binary())]
             yield pa.RecordBatch.from_arrays(columns, schema=ROW_SCHEMA)
 
-    def sent(self) -> dict[int, dict[int, list[int]]]:
-        """Items per edge, sender and slice, for the audit."""
-        return {edge.edge.id: {edge.sender: edge.sent.tolist()} for edge in self._edges}
+    def take_counts(self) -> Counts:
+        """What was put in and sent since this was last asked, for the audit."""
+        counts = Counts({}, {})
+        for edge in self._edges:
+            sent, put = edge.take_counts()
+            counts.items[edge.edge.id], counts.records[edge.edge.id] = {edge.sender: sent}, {edge.sender: put}
+        return counts

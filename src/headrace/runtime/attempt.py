@@ -1,4 +1,4 @@
-"""One subtask's way through one epoch: HELLO, PLAN, load, GO, work, DESC, SEALED."""
+"""One subtask's way through one batch of Spark's: HELLO, PLAN, load, GO, work, cut after cut, and the end."""
 
 from __future__ import annotations
 
@@ -10,24 +10,25 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from headrace.runtime.messages import Described, Go, Hello, Inventory, Loaded, Planned, Sealed, Turn
+from headrace.runtime.control import Control
+from headrace.runtime.messages import Go, Hello, Inventory, Loaded, Planned, Turn
 from headrace.runtime.plan import JobPlan, Ticket
-from headrace.runtime.subtask import Control, Subtask
+from headrace.runtime.subtask import Subtask
 from headrace.runtime.wire.inbox import Inbox, read_into
-from headrace.tokens import Token
+from headrace.tokens import Attempt
 
 
 class Channel(Control, Protocol):
-    """The control channel as an epoch needs it."""
+    """The control channel as an attempt needs it."""
 
-    def wait(self, turn: type[Turn], timeout_s: float, *, token: Token | None = None) -> Turn:
+    def wait(self, turn: type[Turn], timeout_s: float, *, attempt: Attempt | None = None) -> Turn:
         """The next message of a type (and attempt); FencedError when told so, ChannelError after ``timeout_s``."""
         ...
 
 
 @dataclass(slots=True)
 class Cache:
-    """A worker's memory between epochs: at most one subtask per stage. A cache, never the truth."""
+    """A worker's memory between batches: at most one subtask per stage. A cache, never the truth."""
 
     subtasks: dict[tuple[str, int], Subtask] = field(default_factory=dict)
 
@@ -52,34 +53,35 @@ class Cache:
         self.subtasks[subtask.plan.run, subtask.stage] = subtask
 
 
-def run_epoch(
+def run_attempt(
     plan: JobPlan,
     stage: int,
     index: int,
-    epoch: int,
+    batch: int,
     query: int,
     batches: Iterable[pa.RecordBatch],
     channel: Channel,
     cache: Cache,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of one subtask for the next stage until the epoch is over and sealed."""
+    """Yield the rows of one subtask for the next stage, until the cut that ends the batch has been made.
+
+    In real-time mode it is in the version log when this returns; stage by stage it is durable, and described.
+    """
     inbox = Inbox(plan.settings.queue_bytes)
     read_into(inbox, batches)
     timeout_s = plan.settings.join_timeout_s
     inventory = cache.inventory(plan.run, stage)
-    channel.tell(Hello(stage, index, query, epoch, inventory, socket.gethostname(), os.getppid(), os.getpid()))
+    channel.tell(Hello(stage, index, query, batch, inventory, socket.gethostname(), os.getppid(), os.getpid()))
     ticket = channel.wait(Planned, timeout_s).ticket
     subtask = cache.take(plan, stage, ticket)
     done = False
     try:
         subtask.begin(index, ticket, channel)
-        channel.tell(Loaded(stage, index, ticket.token))
+        channel.tell(Loaded(stage, index, ticket.attempt))
         if subtask.has_sources:
-            channel.wait(Go, timeout_s, token=ticket.token)
+            channel.wait(Go, timeout_s, attempt=ticket.attempt)
         yield from subtask.run(inbox)
-        channel.tell(Described(subtask.finish()))
-        if plan.eager and stage == len(plan.layout.stages) - 1:
-            channel.wait(Sealed, timeout_s, token=ticket.token)
+        subtask.settle(inbox)
         subtask.await_end(inbox, timeout_s)
         done = True
     finally:

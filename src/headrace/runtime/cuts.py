@@ -1,0 +1,125 @@
+"""How one subtask makes a cut: all that came before it leaves, behind it the mark, and what changed is set aside.
+
+Nothing is taken in between, so what is set aside is just what was sent, shown and marked before. Nothing waits for a disk
+either: what was set aside becomes durable while the next interval goes on (``runtime.handover``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+import pyarrow as pa
+
+from headrace.runtime.build import BuiltStage
+from headrace.runtime.clock import now_us
+from headrace.runtime.control import Control
+from headrace.runtime.handover import Handover
+from headrace.runtime.messages import Aligned, RowsShown
+from headrace.runtime.operators.sinks import DeadLetters
+from headrace.runtime.plan import Description, JobPlan, Ticket
+from headrace.runtime.reporting import Reporter
+from headrace.runtime.scheduling.scheduler import Scheduler
+from headrace.state.durable.changes import Pending, Store
+from headrace.state.durable.chunks import ChunkWriter
+from headrace.state.durable.storage import Storage
+
+
+class Cuts:
+    """Makes the cuts of one subtask. ``next`` is the one that follows: what is written and shown until then is named by
+    it. ``stores`` are all its state, by the names they have in manifests.
+    """
+
+    def __init__(
+        self, plan: JobPlan, stage: int, built: BuiltStage, letters: DeadLetters, scheduler: Scheduler,
+        reporter: Reporter, stores: Mapping[str, Store],
+    ) -> None:  # fmt: skip
+        self._plan, self._stage = plan, stage
+        self._operators, self._sources = built.operators, built.sources
+        self._intake, self._outlet = built.intake, built.outlet
+        self._letters, self._sinks = letters, (*built.sinks, *letters.sinks)
+        self._scheduler, self._reporter, self._stores = scheduler, reporter, stores
+        self._handover: Handover | None = None
+
+    def begin(self, index: int, ticket: Ticket, control: Control, storage: Storage, wake: Callable[[], None]) -> None:
+        """A new attempt. ``wake`` is called by another thread when something has become durable, or could not."""
+        self._index, self._control, self.next = index, control, ticket.first
+        settings = self._plan.settings
+        chunks = ChunkWriter(storage, self._stem(), settings.chunk_s, settings.chunk_bytes, now_us(), wake)
+        self._handover = Handover(control, chunks)
+        self._open_sinks()
+
+    @property
+    def handover(self) -> Handover:
+        assert self._handover is not None, "an attempt has begun"
+        return self._handover
+
+    def make(self, *, end: bool, began_us: int) -> Iterator[pa.RecordBatch]:
+        """Make the next cut; yields the rows that leave. ``began_us``: since when this subtask has known of it."""
+        now, token = now_us(), self.next
+        for operator in self._operators.values():
+            operator.on_clock(now)  # how far the sources' time has come, before the last buffers leave
+        self._scheduler.drain()
+        if not self._plan.eager:
+            self._intake.close()
+        with self._scheduler.directly():
+            for operator in self._operators.values():
+                self._intake.advance(operator)
+                operator.on_cut(end=end)
+        yield from self._outlet.cut(token, end=end)
+        self._letters.write(now)  # last: combining before the shuffle can skip records too
+        self._set_aside(began_us)
+        self._control.tell(Aligned(self._stage, self._index, token))
+        self._intake.made(token)
+
+    def look(self, now: int) -> None:
+        """Between two cuts: describe the last one when it is durable, and write what has become too much to wait."""
+        handover = self.handover
+        handover.look(now)
+        if handover.chunks.look(now) and handover.chunks.due(now, self._dirty_bytes()):
+            handover.chunks.write(self._swapped(), now)
+
+    def close(self) -> None:
+        """Stop writing."""
+        if self._handover is not None:
+            self._handover.chunks.close()
+
+    def _set_aside(self, began_us: int) -> None:
+        sent, consumed = self._outlet.take_counts(), self._intake.take_counts()
+        swapped, now = self._swapped(), now_us()
+        closing = [close for sink in self._sinks if (close := sink.hand_over()) is not None]
+        draft = Description(
+            self._stage,
+            self._index,
+            self.next,
+            changes=(),
+            sent=sent.items,
+            consumed=consumed.items,
+            put=sent.records,
+            stood=consumed.records,
+            watermarks=self._intake.watermarks(),
+            staged=(),
+            counters=self._reporter.take_counts(),
+            exhausted=self._sources.exhausted,
+            aligned_ms=(now - began_us) / 1e3,
+            written_ms=0.0,
+            written_bytes=0,
+        )
+        self.next = self.next.by.cut(self.next.cut + 1)
+        self._open_sinks()
+        self.handover.cut(draft, swapped, closing, now, self._stem())
+
+    def _open_sinks(self) -> None:
+        for sink in self._sinks:
+            sink.open(self._plan.checkpoint, self.next, self._index, self._tell_rows)
+
+    def _stem(self) -> str:
+        return f"segments/{self.next}-s{self._stage:02d}-{self._index:04d}"
+
+    def _swapped(self) -> list[tuple[str, Pending]]:
+        return [(id, store.swap()) for id, store in self._stores.items()]
+
+    def _dirty_bytes(self) -> int:
+        return sum(store.dirty_bytes() for store in self._stores.values())
+
+    def _tell_rows(self, step: str, rows: list[dict[str, object]]) -> None:
+        self._control.tell(RowsShown(step, rows))
