@@ -12,7 +12,8 @@ from headrace.actuate.controljob import control_job
 from headrace.api.job import Jobs, graph_of
 from headrace.config import Settings
 from headrace.connect.collect import CollectHere, collect_sink
-from headrace.driver.identity import Identity, known_identity
+from headrace.connect.source import Source
+from headrace.driver.identity import NEW, known_identity
 from headrace.driver.schemafinding import infer
 from headrace.errors import GraphError
 from headrace.graph.nodes import Graph, Node, PaneNode, SinkNode, SourceNode
@@ -32,18 +33,23 @@ def plan_job(job: Jobs, checkpoint: Path, settings: Settings, *, collect: bool =
     graph = graph_of(job, need_sink=not collect)
     graph = collecting(graph, checkpoint / "collected", every=collect)
     validate(graph)
-    known = known_identity(checkpoint)
+    known = known_identity(checkpoint) or NEW
     if settings.share:
-        graph = share(graph, known.sharing) if known is not None else share(graph)
+        graph = share(graph, known.sharing)
     if settings.mode == "batch":
         for node in graph.nodes:
             if isinstance(node, SourceNode) and not node.source.bounded:
                 raise GraphError(
                     f"source {node.name!r} never ends, so batch mode would not either; bound it or use another mode"
                 )
-    inferred = infer(graph, known.schemas if known is not None else {})
+    inferred = infer(graph, known.schemas)
     layout = lay_out(graph, settings.parallelism, dynamic=settings.chaining == "dynamic")
-    partitions = _partitions(graph, layout.stages[0].subtasks, known)
+    first = layout.stages[0].subtasks
+    partitions = {
+        node.name: partitions_of(node.source, first, known.partitions(node.name))
+        for node in graph.nodes
+        if isinstance(node, SourceNode)
+    }
     plan = JobPlan(
         uuid.uuid4().hex,
         graph,
@@ -82,17 +88,12 @@ def collecting(graph: Graph, directory: Path, *, every: bool) -> Graph:
     return replace(graph, nodes=tuple(nodes))
 
 
-def _partitions(graph: Graph, subtasks: int, known: Identity | None) -> dict[str, int]:
-    """How many readers each source has: as many as on its checkpoint, unless it was told another number.
+def partitions_of(source: Source, subtasks: int, kept: int | None) -> int:
+    """How many readers a source has: ``kept`` ones, as on its checkpoint, unless it was told another number.
 
-    Positions are kept by partition, so their number cannot follow the parallelism. Only Spark itself, which reads a
-    user's DataFrame, divides it among all subtasks there are.
+    Positions are kept by partition, so their number cannot follow the parallelism. Only what Spark itself reads, a
+    user's DataFrame, is divided among all subtasks there are.
     """
-    partitions = {}
-    for node in graph.nodes:
-        if isinstance(node, SourceNode):
-            before = known.known(node.name) if known is not None else None
-            kept = before.partitions if before is not None and not hasattr(node.source, "frame") else None
-            follows = kept is not None and node.source.partitions(kept) == kept
-            partitions[node.name] = kept if kept is not None and follows else node.source.partitions(subtasks)
-    return partitions
+    if kept is not None and not hasattr(source, "frame") and source.partitions(kept) == kept:
+        return kept
+    return source.partitions(subtasks)

@@ -1,17 +1,20 @@
 """Find every step's schema before anything starts, by sending sample records through the job.
 
-Users' functions are called on a few sample records in the driver. What they return fixes the
-columns of their step for the whole life of the checkpoint; ``returns=`` declares them instead.
+Users' functions are called on a few sample records in the driver. What they return is their step's columns;
+``returns=`` declares them instead. On a checkpoint they stay what they were, whatever samples there are now: columns of
+a type that no value contradicts keep it, and others are added. Only what is declared is taken at its word.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from headrace.connect.source import Source
 from headrace.errors import GraphError, SchemaError
 from headrace.graph.nodes import (
     Graph,
@@ -38,6 +41,8 @@ from headrace.schemas import conform, empty_batch, infer_schema, to_batch
 
 _SAMPLE_ROWS = 200
 _STAMP = pa.timestamp("us", "UTC")
+_MISFIT = (pa.ArrowException, TypeError, ValueError, OverflowError)
+"""What Arrow raises for a value that does not fit a column."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,27 +54,29 @@ class Inferred:
 
 
 def infer(graph: Graph, known: dict[str, pa.Schema] | None = None) -> Inferred:
-    """Schemas of all steps. ``known`` are those of an existing checkpoint, which stay as they are."""
+    """Schemas of all steps. ``known`` are those of an existing checkpoint."""
     known = known or {}
     schemas: dict[str, pa.Schema] = {}
     times: dict[str, TimeColumn | None] = {}
     samples: dict[str, pa.RecordBatch] = {}
     for node in graph.nodes:
         inputs = [samples[name] for name in node.inputs]
-        declared = known.get(node.name, node.options.returns)
+        before = known.get(node.name)
         if isinstance(node, SourceNode):
-            schema, sample = _source(node, declared)
+            schema, sample = _source(node, before)
             times[node.name] = (node.event_time, node.time_unit) if node.event_time else None
         else:
-            schema, sample = _step(node, inputs, declared)
+            schema, sample = _step(node, inputs, before)
             kept = times[node.inputs[0]]
             times[node.name] = kept if kept is not None and schema.get_field_index(kept[0]) >= 0 else None
         schemas[node.name], samples[node.name] = schema, sample
     return Inferred(schemas, times)
 
 
-def _source(node: SourceNode, declared: pa.Schema | None) -> tuple[pa.Schema, pa.RecordBatch]:
-    schema = declared if declared is not None else node.source.schema()
+def _source(node: SourceNode, known: pa.Schema | None) -> tuple[pa.Schema, pa.RecordBatch]:
+    schema = node.options.returns
+    if schema is None:
+        schema = known if known is not None and not _says_columns(node.source) else node.source.schema()
     if node.event_time is not None:
         index = schema.get_field_index(node.event_time)
         if index < 0:
@@ -80,16 +87,21 @@ def _source(node: SourceNode, declared: pa.Schema | None) -> tuple[pa.Schema, pa
     return schema, conform(node.source.sample(_SAMPLE_ROWS), schema, node.name)
 
 
-def _step(node: Node, inputs: list[pa.RecordBatch], declared: pa.Schema | None) -> tuple[pa.Schema, pa.RecordBatch]:
+def _says_columns(source: Source) -> bool:
+    """Whether the user, or the DataFrame that is read, says which columns there are: then nothing is inferred."""
+    return getattr(source, "declared", None) is not None or hasattr(source, "frame")
+
+
+def _step(node: Node, inputs: list[pa.RecordBatch], known: pa.Schema | None) -> tuple[pa.Schema, pa.RecordBatch]:
     match node:
         case SinkNode() | PaneNode():
             return inputs[0].schema, inputs[0]
         case TransformNode():
-            return _transform(node, inputs[0], declared)
+            return _transform(node, inputs[0], known)
         case ReduceNode():
-            return _reduce(node, inputs[0], declared)
+            return _reduce(node, inputs[0], known)
         case ProcessNode():
-            return _process(node, inputs[0], declared)
+            return _process(node, inputs[0], known)
         case JoinNode():
             schema = join_schema(node, inputs[0].schema, inputs[1].schema)
             Join(node, (inputs[0].schema, inputs[1].schema), schema, 1)
@@ -116,22 +128,12 @@ def _united(step: str, schemas: list[pa.Schema]) -> pa.Schema:
 
 
 def _transform(
-    node: TransformNode, sample: pa.RecordBatch, declared: pa.Schema | None
+    node: TransformNode, sample: pa.RecordBatch, known: pa.Schema | None
 ) -> tuple[pa.Schema, pa.RecordBatch]:
     if node.kind == "filter":
         return sample.schema, sample
     if node.kind == "map_batch":
-        try:
-            out = node.fn(sample)
-        except Exception as error:
-            if declared is None:
-                raise _failed(node.name, error) from error
-            return declared, empty_batch(declared)
-        if isinstance(out, pa.Table):
-            out = out.combine_chunks().to_batches()[0] if out.num_rows else empty_batch(out.schema)
-        if not isinstance(out, pa.RecordBatch):
-            raise SchemaError(f"step {node.name!r} must return a pyarrow.RecordBatch, not {type(out).__name__}")
-        return (declared, conform(out, declared, node.name)) if declared is not None else (out.schema, out)
+        return _map_batch(node, sample, known)
     rows: list[Any] = []
     failure: Exception | None = None
     for record in sample.to_pylist():
@@ -140,13 +142,71 @@ def _transform(
             rows += [made] if node.kind == "map" else list(made or ())
         except Exception as error:
             failure = failure or error
-    if not rows and declared is None and failure is not None:
+    declared = node.options.returns
+    if not rows and declared is None and known is None and failure is not None:
         raise _failed(node.name, failure) from failure
-    schema = declared if declared is not None else infer_schema(rows, node.name)
+    schema = declared if declared is not None else _made_of(rows, known, node.name)
     return schema, _fitting(rows, schema)
 
 
-def _reduce(node: ReduceNode, sample: pa.RecordBatch, declared: pa.Schema | None) -> tuple[pa.Schema, pa.RecordBatch]:
+def _map_batch(
+    node: TransformNode, sample: pa.RecordBatch, known: pa.Schema | None
+) -> tuple[pa.Schema, pa.RecordBatch]:
+    declared = node.options.returns
+    try:
+        out = node.fn(sample)
+    except Exception as error:
+        fallback = declared if declared is not None else known
+        if fallback is None:
+            raise _failed(node.name, error) from error
+        return fallback, empty_batch(fallback)
+    if isinstance(out, pa.Table):
+        out = out.combine_chunks().to_batches()[0] if out.num_rows else empty_batch(out.schema)
+    if not isinstance(out, pa.RecordBatch):
+        raise SchemaError(f"step {node.name!r} must return a pyarrow.RecordBatch, not {type(out).__name__}")
+    schema = declared if declared is not None else _kept(out, known)
+    return schema, conform(out, schema, node.name)
+
+
+def _made_of(rows: list[Any], known: pa.Schema | None, step: str) -> pa.Schema:
+    """The columns of records that a function made; those known before are kept, since a sample may lack them."""
+    if known is None or not all(isinstance(row, Mapping) for row in rows):
+        return infer_schema(rows, step)
+    fields = {field.name: field for field in known}
+    for name in dict.fromkeys(name for row in rows for name in row):
+        column = [{name: row.get(name)} for row in rows]
+        if name not in fields or not _fits(column, fields[name]):
+            fields[name] = infer_schema(column, step).field(name)
+    return pa.schema(list(fields.values()))
+
+
+def _kept(out: pa.RecordBatch, known: pa.Schema | None) -> pa.Schema:
+    """The columns of a batch that a function made, in the order and of the types known before where they fit."""
+    if known is None:
+        return out.schema
+    names = [*(name for name in known.names if name in out.schema.names)]
+    names += [name for name in out.schema.names if name not in names]
+    fields = []
+    for field in (out.schema.field(name) for name in names):
+        before = known.field(field.name) if field.name in known.names else field
+        try:
+            out.column(field.name).cast(before.type)
+        except pa.ArrowException:
+            before = field
+        fields.append(before)
+    return pa.schema(fields)
+
+
+def _fits(rows: list[dict[str, Any]], field: pa.Field) -> bool:
+    try:
+        to_batch(rows, pa.schema([field]))
+    except _MISFIT:
+        return False
+    return True
+
+
+def _reduce(node: ReduceNode, sample: pa.RecordBatch, known: pa.Schema | None) -> tuple[pa.Schema, pa.RecordBatch]:
+    declared = node.options.returns if node.options.returns is not None else known
     if isinstance(node.window, SessionWindow) and not node.mergeable:
         raise GraphError(f"step {node.name!r}: sessions can merge, so its reducers need combine=")
     table = make_table(node, sample.schema, pa.schema([]), Guard(node.name, "skip"), 1)
@@ -213,7 +273,8 @@ def _reduced_sample(node: ReduceNode, sample: pa.RecordBatch, schema: pa.Schema)
     return pa.RecordBatch.from_arrays([results.get(f.name, blank.get(f.name)) for f in schema], schema=schema)
 
 
-def _process(node: ProcessNode, sample: pa.RecordBatch, declared: pa.Schema | None) -> tuple[pa.Schema, pa.RecordBatch]:
+def _process(node: ProcessNode, sample: pa.RecordBatch, known: pa.Schema | None) -> tuple[pa.Schema, pa.RecordBatch]:
+    declared = node.options.returns
     if declared is not None:
         Process(node, sample.schema, declared, Guard(node.name, "skip"), 1, debug=False)
         return declared, empty_batch(declared)
@@ -227,16 +288,16 @@ def _process(node: ProcessNode, sample: pa.RecordBatch, declared: pa.Schema | No
     probe._emit = lambda *_: (rows.extend(probe._rows), probe._rows.clear())  # type: ignore[assignment,func-returns-value]
     probe.receive(0, Batch(sample, np.zeros(sample.num_rows, np.int64), 0))
     Operator.watermark(probe, 0, 2**62)
-    if not rows and errors:
+    if not rows and errors and known is None:
         raise _failed(node.name, errors[0]) from errors[0]
-    schema = infer_schema(rows, node.name)
+    schema = _made_of(rows, known, node.name)
     return schema, _fitting(rows, schema)
 
 
 def _fitting(rows: list[Any], schema: pa.Schema) -> pa.RecordBatch:
     try:
         return to_batch(rows, schema)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+    except _MISFIT:
         return empty_batch(schema)
 
 

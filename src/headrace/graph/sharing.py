@@ -3,12 +3,15 @@
 A step that is the same as an earlier one (same kind, parameters, functions and inputs) is left out, and whatever reads
 it reads the earlier one. Reduce steps that then read one stream by the same keys get a common table of panes,
 whose length is the highest common factor of all their sizes and slides. Answers stay the same.
+
+What a step has on a checkpoint is in its own state or in shared panes, so there steps go on sharing as they did, and
+those that are new share among themselves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import gcd
 
 from headrace.graph.combining import can_combine
@@ -22,17 +25,32 @@ _FINEST = 16
 key would hardly ever meet, and nothing would be saved."""
 
 
-def share(graph: Graph) -> Graph:
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """What a checkpoint knows of it: the steps with state of their own, and the panes with the steps they feed."""
+
+    stateful: frozenset[str] = frozenset()
+    panes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def panes_of(self, step: str) -> str | None:
+        """The panes that feed a step; its own name if it has none, None if the step is new."""
+        shared = next((name for name, readers in self.panes.items() if step in readers), None)
+        return shared or (step if step in self.stateful else None)
+
+
+def share(graph: Graph, before: Sharing = Sharing()) -> Graph:
     """The graph with equal steps merged and panes shared; ``graph.shared`` says what runs as what."""
-    return _with_panes(_merged(graph))
+    return _with_panes(_merged(graph, before), before)
 
 
-def _merged(graph: Graph) -> Graph:
+def _merged(graph: Graph, before: Sharing) -> Graph:
     runs_as: dict[str, str] = {}
     kept: list[Node] = []
     for node in graph.nodes:
         node = replace(node, inputs=tuple(runs_as[name] for name in node.inputs))
-        equal = next((other for other in kept if _equal(graph, node, other)), None)
+        equal = None
+        if node.name not in before.stateful:
+            equal = next((other for other in kept if _equal(graph, node, other)), None)
         runs_as[node.name] = equal.name if equal is not None else node.name
         if equal is None:
             kept.append(node)
@@ -52,16 +70,32 @@ def _equal(graph: Graph, node: Node, other: Node) -> bool:
     return same(replace(node, name=other.name), other)
 
 
-def _with_panes(graph: Graph) -> Graph:
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Reduce steps that may share panes; ``panes`` are those that they shared before, None if the steps are new."""
+
+    panes: str | None
+    steps: list[ReduceNode] = field(default_factory=list)
+    windows: list[TimeWindow] = field(default_factory=list)
+
+    @property
+    def pane_us(self) -> int:
+        return gcd(*(us for window in self.windows for us in (window.size_us, window.every_us)))
+
+    @property
+    def saves(self) -> bool:
+        return len(self.steps) > 1 and self.pane_us * _FINEST >= min(window.pane_us for window in self.windows)
+
+
+def _with_panes(graph: Graph, before: Sharing) -> Graph:
     panes: dict[str, PaneNode] = {}
     fed: dict[str, ReduceNode] = {}
-    for members in _groups(graph):
-        pane_us = gcd(*(us for _, window in members for us in (window.size_us, window.every_us)))
-        if len(members) > 1 and pane_us * _FINEST >= min(window.pane_us for _, window in members):
-            steps = [node for node, _ in members]
-            name = _free_name(graph, f"{steps[0].name}.panes")
-            panes[steps[0].name] = node = _pane_node(name, pane_us, steps)
-            fed |= {step.name: _fed(step, node) for step in steps}
+    for group in _groups(graph, before):
+        if group.saves if group.panes is None else group.panes in before.panes:
+            name = _free_name(graph, group.panes or f"{group.steps[0].name}.panes")
+            givers = _as_before(group.steps, before.panes.get(name, ()))
+            panes[group.steps[0].name] = node = _pane_node(name, group.pane_us, givers)
+            fed |= {step.name: _fed(step, node) for step in group.steps}
     nodes: list[Node] = []
     for step in graph.nodes:
         if step.name in panes:
@@ -70,17 +104,28 @@ def _with_panes(graph: Graph) -> Graph:
     return replace(graph, nodes=tuple(nodes))
 
 
-def _groups(graph: Graph) -> list[list[tuple[ReduceNode, TimeWindow]]]:
-    """Reduce steps that may share panes: one input, the same keys and options, states that can be merged."""
-    groups: list[list[tuple[ReduceNode, TimeWindow]]] = []
+def _groups(graph: Graph, before: Sharing) -> list[_Group]:
+    """Steps with one input, the same keys and options, and states that can be merged, as far as they shared before."""
+    groups: list[_Group] = []
     for node in graph.nodes:
         if not isinstance(node, ReduceNode) or not isinstance(node.window, TimeWindow) or not _may_share(node):
             continue
-        group = next((group for group in groups if _alike(graph, group[0][0], node)), None)
-        if group is None:
-            groups.append(group := [])
-        group.append((node, node.window))
+        panes = before.panes_of(node.name)
+        alike = [group for group in groups if group.panes == panes and _alike(graph, group.steps[0], node)]
+        if not alike:
+            if panes is not None and any(group.panes == panes for group in groups):
+                continue  # it has become unlike those that it shared panes with, which keep them
+            groups.append(_Group(panes))
+            alike = groups[-1:]
+        alike[0].steps.append(node)
+        alike[0].windows.append(node.window)
     return groups
+
+
+def _as_before(steps: Sequence[ReduceNode], readers: tuple[str, ...]) -> list[ReduceNode]:
+    """The steps in the order in which they gave the panes their reducers."""
+    order = {name: i for i, name in enumerate(readers)}
+    return sorted(steps, key=lambda step: order.get(step.name, len(order)))
 
 
 def _may_share(node: ReduceNode) -> bool:

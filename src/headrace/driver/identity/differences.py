@@ -92,7 +92,9 @@ def _of_step(name: str, known: Identity, now: Identity, entry: int) -> Iterator[
     step, then = now.steps[name], known.known(name)
     if then is None:
         if step.stateful and name in known.runs_as:
-            what = f"step {name!r} ran as {known.runs_as[name]!r}, which was the same, and would now start without state"
+            what = (
+                f"step {name!r} ran as {known.runs_as[name]!r}, which was the same, and would now start without state"
+            )
             yield Difference(what, "make them the same again, or give the step another name")
         return
     if then.kind != step.kind:
@@ -152,7 +154,9 @@ def _of_side(side: Side, then: Columns, now: Columns) -> Iterator[str]:
 def _of_states(name: str, then: Step, now: Step) -> Iterator[Difference]:
     for state, kind in then.states.items():
         if state not in now.states:
-            yield Difference(f"step {name!r} no longer declares its state {state!r}, which stays, unread", refused=False)
+            yield Difference(
+                f"step {name!r} no longer declares its state {state!r}, which stays, unread", refused=False
+            )
         elif now.states[state] != kind:
             what = f"step {name!r}: its state {state!r} was a {kind}, and is a {now.states[state]} now"
             yield Difference(what, "set it back, or give the new state another name")
@@ -164,7 +168,8 @@ def _of_panes(name: str, then: Step, now: Identity, changed: tuple[Difference, .
     left = [reader for reader in then.readers if reader in now.steps]
     gone = [reader for reader in then.readers if reader not in now.steps]
     lost = f"steps {steps} share the panes that have not ended, and what {' and '.join(map(repr, left))} has in them"
-    if not left or (name in now.steps and not changed):
+    still = now.steps.get(name)
+    if not left or (still is not None and not changed and {*left} <= {*still.readers}):
         return
     if gone:
         back = " and ".join(map(repr, gone))

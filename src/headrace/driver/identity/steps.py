@@ -62,15 +62,6 @@ class Step(msgspec.Struct, frozen=True):
     def stateful(self) -> bool:
         return bool(self.facts)
 
-    @property
-    def partitions(self) -> int | None:
-        """Of a source: how many readers it has."""
-        return int(self.facts[PARTITIONS]) if self.kind == "source" else None
-
-    @property
-    def schema(self) -> pa.Schema:
-        return pa.ipc.read_schema(pa.py_buffer(self.columns))
-
 
 class Retired(msgspec.Struct, frozen=True):
     """A step that the job no longer has. Its state stays as it was after the cut at ``entry`` of the version log."""
@@ -98,10 +89,15 @@ class Identity(msgspec.Struct, frozen=True):
         retired = self.retired.get(name)
         return retired.step if retired is not None else self.steps.get(name)
 
+    def partitions(self, name: str) -> int | None:
+        """How many partitions a source has; None if it is not known."""
+        step = self.known(name)
+        return int(step.facts[PARTITIONS]) if step is not None and step.kind == "source" else None
+
     @property
     def schemas(self) -> dict[str, pa.Schema]:
         """The columns that each step puts out."""
-        return {name: step.schema for name, step in self.steps.items()}
+        return {name: pa.ipc.read_schema(pa.py_buffer(step.columns)) for name, step in self.steps.items()}
 
     @property
     def sharing(self) -> Sharing:
@@ -111,6 +107,10 @@ class Identity(msgspec.Struct, frozen=True):
             frozenset(name for name, step in known.items() if step.stateful),
             {name: step.readers for name, step in known.items() if step.readers},
         )
+
+
+NEW = Identity("", 0, "", 0, {})
+"""What is known where there is no checkpoint yet: nothing."""
 
 
 def identity(plan: JobPlan) -> Identity:
