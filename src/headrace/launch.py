@@ -14,6 +14,7 @@ from headrace.connect.collect import read_collected
 from headrace.errors import ConfigError, GraphError
 from headrace.graph.nodes import SinkNode
 from headrace.signals import StopWish
+from headrace.state.durable.storage import check_checkpoint
 from headrace.units import Duration, duration_s
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ class RunOptions(RunSettings, total=False):
     master: str
     """Where Spark runs: ``local[n]``, ``local-cluster[…]``, ``spark://…``, ``yarn``, ``k8s://…``."""
     checkpoint: str | Path | None
-    """Where state lives: a run on the same directory goes on where the last one committed. Without it, state is
+    """Where state lives: a run on the same directory goes on from the last cut there. Without it, state is
     temporary."""
     seconds: Duration | None
     """Ends the run cleanly after so long."""
@@ -66,7 +67,7 @@ def start(job: Jobs, **options: Unpack[RunOptions]) -> Run:
     chosen: dict[str, Any] = {**{name: RUN_DEFAULTS[name] for name in _OWN}, **options}
     own = {name: chosen.pop(name) for name in _OWN}
     settings, checkpoint, session = Settings.of(**chosen), own["checkpoint"], own["spark"]
-    directory = temporary_checkpoint() if checkpoint is None else Path(checkpoint).expanduser().resolve()
+    directory = temporary_checkpoint() if checkpoint is None else check_checkpoint(checkpoint)
     try:
         plan = plan_job(job, directory, settings, collect=own["collecting"])
         if session is None:
@@ -78,6 +79,7 @@ def start(job: Jobs, **options: Unpack[RunOptions]) -> Run:
             plan, session, own_session=own["spark"] is None, temporary=checkpoint is None,
             observe_only=own["observe_only"],
             trace=Path(own["trace"]).expanduser().resolve() if own["trace"] is not None else None,
+            seconds=duration_s(own["seconds"], "seconds") if own["seconds"] is not None else None,
         )  # fmt: skip
     except BaseException:
         if session is not None and own["spark"] is None:
@@ -85,14 +87,14 @@ def start(job: Jobs, **options: Unpack[RunOptions]) -> Run:
         if checkpoint is None:
             shutil.rmtree(directory, ignore_errors=True)
         raise
-    return run.start(duration_s(own["seconds"], "seconds") if own["seconds"] is not None else None)
+    return run.begin()
 
 
 @_with_run_options
 def run(job: Jobs, **options: Unpack[RunOptions]) -> Run:
     """Run a job, or several together, until its input ends, ``seconds`` are over, or it is interrupted; see ``start``.
 
-    Ctrl-C and SIGTERM end and commit the running epoch before the job stops. A temporary checkpoint is deleted.
+    Ctrl-C and SIGTERM make one more cut before the job stops. A temporary checkpoint is deleted.
     """
     with StopWish() as wish:
         handle = start(job, **options)

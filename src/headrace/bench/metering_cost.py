@@ -10,7 +10,7 @@ from headrace.runtime.messages import Reported, encode
 from headrace.runtime.metering.meter import StepMeter
 from headrace.runtime.wire.channelmeter import ChannelMeter, Stamp
 from headrace.runtime.wire.frames import Frame, Kind
-from headrace.tokens import Token
+from headrace.tokens import Attempt
 
 _STEPS, _SENDERS = 8, 16
 
@@ -64,7 +64,7 @@ def _message(edge: ChannelMeter, meters: list[StepMeter]) -> bytes:
     taken = [meter.take(0) for meter in meters]
     report = Report("1/0", 0.0, 0, tuple(report for report, _ in taken), tuple(edge.take(0)))
     flows, backlog = tuple(flow for _, flow in taken), Backlog("direct", {}, 0, 0, 0.0, 0, 0.0, {})
-    return encode(Reported(1, 0, Token(1, 0, 0), 1, 0, 0.0, 0, False, {}, flows, report, backlog))
+    return encode(Reported(1, 0, Attempt(1, 0), 1, 0, 0.0, 0, False, {}, flows, report, backlog))
 
 
 if __name__ == "__main__":

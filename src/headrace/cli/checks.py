@@ -21,7 +21,7 @@ from headrace.channel.client import ChannelClient
 from headrace.channel.server import ChannelServer
 from headrace.errors import EnvironmentMissingError
 from headrace.runtime.messages import Go, Loaded
-from headrace.tokens import Token
+from headrace.tokens import Attempt
 
 _MIN_PYTHON = (3, 11)
 _MIN_MEMORY_GB = 2.0
@@ -167,12 +167,12 @@ def channel() -> str:
             f"libzmq {zmq.zmq_version()} has no CURVE", "install pyzmq from its wheels: pip install --force pyzmq"
         )
 
-    token = Token(0, 0, 0)
-    server = ChannelServer("127.0.0.1", lambda sender, message: [(sender, Go(token))])
+    attempt = Attempt(0, 0)
+    server = ChannelServer("127.0.0.1", lambda sender, message: [(sender, Go(attempt))])
     client = ChannelClient(server.address)
     try:
-        client.tell(Loaded(0, 0, token))
-        client.wait(Go, 5.0, token=token)
+        client.tell(Loaded(0, 0, attempt))
+        client.wait(Go, 5.0, attempt=attempt)
     finally:
         client.close()
         server.close()

@@ -11,7 +11,7 @@ from headrace.driver.status import State
 from headrace.errors import HeadraceError
 from headrace.runtime.messages import Hello, ToDriver, ToWorker
 from headrace.runtime.orders import Orders
-from headrace.runtime.plan import JobPlan
+from headrace.runtime.plan import Description, JobPlan
 from headrace.state.durable.manifest import Manifest, Rewrite
 from headrace.state.durable.versionlog import Entry
 from headrace.tokens import Attempt, Token
@@ -304,9 +304,11 @@ class Began:
 
 @dataclass(frozen=True, slots=True)
 class CutHappened:
-    """A version is in the log: for figures and status."""
+    """A version is in the log: for figures and status. ``took_ms`` counts from its order."""
 
     cut: NumberedCut
+    descriptions: tuple[Description, ...]
+    took_ms: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,6 +81,10 @@ class DriverLoop:
         """Tell the machine; from any thread."""
         self._events.put(event)
 
+    def tell(self, event: Event) -> None:
+        """Tell the machine at once; from the loop's own thread, while it carries out an instruction."""
+        self._do(self.machine.on(event, time.monotonic()))
+
     def run(self, until: Callable[[], bool] = lambda: False) -> Finish | None:
         """Turn until the run is over, or until something holds after a turn (then None)."""
         try:
@@ -93,7 +97,7 @@ class DriverLoop:
         except Exception as error:
             _log.debug("the driver's loop broke", exc_info=True)
             finish = Finish("failed", translated(error))
-        self._quietly(lambda: self._queries.stop(()))
+        self.quietly(lambda: self._queries.stop(()))
         self.hands.close()
         return finish
 
@@ -123,7 +127,7 @@ class DriverLoop:
                 case StartQuery(query):
                     self._start(query)
                 case StopQuery(hung):
-                    self._quietly(lambda hung=hung: self._queries.stop(hung))  # type: ignore[misc]
+                    self.quietly(lambda hung=hung: self._queries.stop(hung))  # type: ignore[misc]
                     self.post(QueryEnded(self.machine.query))
                 case EndBatch():
                     self._queries.end_batch()
@@ -141,10 +145,10 @@ class DriverLoop:
         try:
             self._queries.start(query)
         except Exception as error:
-            self._quietly(lambda: self._queries.stop(()))
+            self.quietly(lambda: self._queries.stop(()))
             self.post(QueryEnded(query, error))
 
-    def _quietly(self, action: Callable[[], None]) -> None:
+    def quietly(self, action: Callable[[], object]) -> None:
         """Stopping a query that failed may fail too; what matters has been noted."""
         try:
             action()

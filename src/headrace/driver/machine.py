@@ -228,7 +228,8 @@ class Machine:
         self.logged_cuts += 1
         self.retries.progress(now_s)
         self.finished = manifest.exhausted
-        out: list[Instruction] = [CutHappened(self.base), *self._tell(self.members.senders(), Logged(cut.token))]
+        happened = CutHappened(self.base, tuple(cut.descriptions.values()), 1e3 * (now_s - cut.ordered_s))
+        out: list[Instruction] = [happened, *self._tell(self.members.senders(), Logged(cut.token))]
         if cut.end and self.phase in ("running", "loading"):
             self.phase = "ended"
             if not self.plan.eager:
@@ -237,7 +238,9 @@ class Machine:
         return [*out, *self.upkeep.after(self.base, cut.token.by, self.publications, now_s)]
 
     def _discard(self) -> Discard:
-        return Discard(Attempt(self.generation, self._attempts), frozenset(cut.manifest.token for cut in self.publications.waiting))
+        return Discard(
+            Attempt(self.generation, self._attempts), frozenset(cut.manifest.token for cut in self.publications.waiting)
+        )
 
     def _publishing(self, event: Published | PublishFailed, now_s: float) -> list[Instruction]:
         out = self.publications.on(event, now_s)
@@ -420,7 +423,7 @@ class Machine:
                 out += self._order_cut(now_s)
             case "ended":
                 out += self._after_end()
-            case "joining" | "loading" if self.stopping and self.cut is None:
+            case "joining" | "loading" if self.cut is None and (self.stopping or self._next == "query"):
                 out += self._stop_query()
             case "stopping" if self._ended is not None and now_s >= self._quiet_s and not self.log.busy:
                 out += self._bury(now_s)

@@ -12,10 +12,10 @@ from headrace.spark.worker import StageTask
 _ROW = "route int, payload binary"
 
 
-def chain(frame: DataFrame, plan: JobPlan, query: int, address: Address, epoch: int | None = None) -> DataFrame:
+def chain(frame: DataFrame, plan: JobPlan, query: int, address: Address, batch: int | None = None) -> DataFrame:
     """Stage after stage on top of ``frame``; a shuffle by route wherever a border has keyed edges."""
     for stage in plan.layout.stages:
         if stage.index and stage.shuffled:
             frame = frame.repartitionById(stage.subtasks, F.col("route"))
-        frame = frame.mapInArrow(StageTask(plan, stage.index, query, address, epoch), _ROW)
+        frame = frame.mapInArrow(StageTask(plan, stage.index, query, address, batch), _ROW)
     return frame

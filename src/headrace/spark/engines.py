@@ -1,7 +1,14 @@
-"""The three ways to run a plan's chain of stages: one long real-time query, micro-batches, one batch."""
+"""The three ways to run a plan's chain of stages: one long real-time query, micro-batches, one batch.
+
+What happened is in the version log. Spark's own checkpoint is temporary, made anew for each query, unless a user's
+streaming DataFrame is among the sources: then Spark alone knows how far that was read, and its batches have numbers that
+mean the same after a restart.
+"""
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -12,15 +19,19 @@ from pyspark.sql import functions as F
 
 from headrace.channel.keys import Address
 from headrace.connect.dataframe import DataFrameSource
-from headrace.driver.sparkcommits import clock_offset
 from headrace.errors import ConfigError
 from headrace.graph.nodes import SourceNode
 from headrace.runtime.plan import JobPlan
 from headrace.spark.compile import chain
 from headrace.spark.external import encode
-from headrace.spark.jvm import EpochClock, release_clock
+from headrace.spark.jvm import BatchClock, release_clock
 
-_LONGEST_EPOCH = "24 hours"
+_LONGEST_BATCH = "24 hours"
+
+AskBatch = Callable[[int, bool], bool]
+"""A batch's number, and whether it means the same after a restart → whether the batch is to be run."""
+EndBatch = Callable[[int], None]
+"""Waits until what the batch did is in the version log."""
 
 
 class Engine(Protocol):
@@ -30,35 +41,34 @@ class Engine(Protocol):
 
     def failure(self) -> Exception | None: ...
 
-    def end_epoch(self) -> bool:
-        """Let the running epoch end now; False if this engine's epochs end by themselves."""
+    def end_batch(self) -> bool:
+        """Let the running batch end now; False if this engine's batches end by themselves, or only with the query."""
         ...
 
     def stop(self) -> None:
-        """Stop at once; an epoch that is not committed will be run again."""
+        """Stop at once; what is not in the version log will be done again."""
         ...
 
 
 class RealtimeEngine:
-    """All stages at once as long-lived tasks; Spark's noop sink ends the chain.
+    """All stages at once as long-lived tasks; Spark's noop sink ends the chain."""
 
-    ``epoch_s`` is how long epochs last where they end by themselves: its value at the start holds for the whole query.
-    """
-
-    def __init__(
-        self, session: SparkSession, plan: JobPlan, query: int, address: Address, checkpoint: Path, epoch_s: float
-    ) -> None:
+    def __init__(self, session: SparkSession, plan: JobPlan, query: int, address: Address) -> None:
         self._session = session
-        self._clock = EpochClock(session, plan.layout.stages[0].subtasks, clock_offset(checkpoint))
-        epoch = _LONGEST_EPOCH if self._clock.turnable else f"{epoch_s:g} seconds"
-        frame = chain(self._clock.frame, plan, query, address)
-        self._query = (
-            frame.writeStream.format("noop")
-            .outputMode("update")
-            .option("checkpointLocation", str(checkpoint))
-            .trigger(realTime=epoch)
-            .start()
-        )
+        self._clock = BatchClock(session, plan.layout.stages[0].subtasks)
+        self._checkpoint = Path(tempfile.mkdtemp(prefix="headrace-spark-"))
+        try:
+            self._query = (
+                chain(self._clock.frame, plan, query, address)
+                .writeStream.format("noop")
+                .outputMode("update")
+                .option("checkpointLocation", str(self._checkpoint))
+                .trigger(realTime=_LONGEST_BATCH)
+                .start()
+            )
+        except BaseException:
+            shutil.rmtree(self._checkpoint, ignore_errors=True)
+            raise
 
     def alive(self) -> bool:
         return bool(self._query.isActive)
@@ -67,52 +77,40 @@ class RealtimeEngine:
         error: Exception | None = self._query.exception()
         return error
 
-    def end_epoch(self) -> bool:
+    def end_batch(self) -> bool:
         if not self._clock.turnable:
             return False
-        self._clock.end_epoch()
+        self._clock.end_batch()
         return True
 
     def stop(self) -> None:
-        self._query.stop()
-        release_clock(self._session)
+        try:
+            self._query.stop()
+            release_clock(self._session)
+        finally:
+            shutil.rmtree(self._checkpoint, ignore_errors=True)
 
 
 class MicrobatchEngine:
-    """Stage by stage, batch by batch; the driver seals inside ``foreachBatch``, before Spark commits."""
+    """Stage by stage, batch by batch; the driver logs the cut inside ``foreachBatch``, before Spark commits."""
 
     def __init__(
-        self,
-        session: SparkSession,
-        plan: JobPlan,
-        query: int,
-        address: Address,
-        checkpoint: Path,
-        begin: Callable[[int], None],
-        seal: Callable[[int], None],
+        self, session: SparkSession, plan: JobPlan, query: int, address: Address, begin: AskBatch, end: EndBatch
     ) -> None:
         subtasks = plan.layout.stages[0].subtasks
         frames = external_frames(plan)
 
-        def run(batch: DataFrame, epoch: int) -> None:
-            begin(epoch)
-            rows = batch.repartitionById(subtasks, F.col("route")) if frames else batch
-            chain(rows, plan, query, address, epoch).write.format("noop").mode("append").save()
-            seal(epoch)
+        def run(batch: DataFrame, number: int) -> None:
+            if begin(number, bool(frames)):
+                rows = batch.repartitionById(subtasks, F.col("route")) if frames else batch
+                chain(rows, plan, query, address, number).write.format("noop").mode("append").save()
+                end(number)
 
-        if frames:
-            source = encode(frames, subtasks)
-        else:
-            source = (
-                session.readStream.format("rate-micro-batch")
-                .option("rowsPerBatch", subtasks)
-                .option("numPartitions", subtasks)
-                .load()
-                .select(F.lit(0).alias("tick"))
-            )
+        self._temporary = None if frames else Path(tempfile.mkdtemp(prefix="headrace-spark-"))
+        source = encode(frames, subtasks) if frames else _ticks(session, subtasks)
         self._query = (
             source.writeStream.foreachBatch(run)
-            .option("checkpointLocation", str(checkpoint))
+            .option("checkpointLocation", str(self._temporary or plan.checkpoint / "spark"))
             .trigger(processingTime=f"{plan.settings.trigger_s:g} seconds")
             .start()
         )
@@ -124,39 +122,32 @@ class MicrobatchEngine:
         error: Exception | None = self._query.exception()
         return error
 
-    def end_epoch(self) -> bool:
+    def end_batch(self) -> bool:
         return False
 
     def stop(self) -> None:
-        self._query.stop()
+        try:
+            self._query.stop()
+        finally:
+            if self._temporary is not None:
+                shutil.rmtree(self._temporary, ignore_errors=True)
 
 
 class BatchEngine:
-    """One epoch over stored data."""
+    """One Spark job over all input."""
 
     def __init__(
-        self,
-        session: SparkSession,
-        plan: JobPlan,
-        query: int,
-        address: Address,
-        begin: Callable[[int], None],
-        seal: Callable[[int], None],
+        self, session: SparkSession, plan: JobPlan, query: int, address: Address, begin: AskBatch, end: EndBatch
     ) -> None:
-        subtasks = plan.layout.stages[0].subtasks
-        frames = external_frames(plan)
-        if frames:
-            start = encode(frames, subtasks).repartitionById(subtasks, F.col("route"))
-        else:
-            start = session.range(0, subtasks, 1, subtasks).select(F.lit(0).alias("tick"))
-        self._failure: Exception | None = None
         self._session = session
+        self._failure: Exception | None = None
+        rows = _input(session, plan)
 
         def run() -> None:
             try:
-                begin(0)
-                chain(start, plan, query, address, 0).write.format("noop").mode("append").save()
-                seal(0)
+                if begin(0, False):
+                    chain(rows, plan, query, address, 0).write.format("noop").mode("append").save()
+                    end(0)
             except Exception as error:
                 self._failure = error
 
@@ -169,13 +160,32 @@ class BatchEngine:
     def failure(self) -> Exception | None:
         return self._failure
 
-    def end_epoch(self) -> bool:
+    def end_batch(self) -> bool:
         return False
 
     def stop(self) -> None:
         if self._thread.is_alive():
             self._session.sparkContext.cancelAllJobs()
             self._thread.join(20)
+
+
+def _ticks(session: SparkSession, subtasks: int) -> DataFrame:
+    """A micro-batch source of one row for each subtask: sources are read in Python, this only starts the batches."""
+    return (
+        session.readStream.format("rate-micro-batch")
+        .option("rowsPerBatch", subtasks)
+        .option("numPartitions", subtasks)
+        .load()
+        .select(F.lit(0).alias("tick"))
+    )
+
+
+def _input(session: SparkSession, plan: JobPlan) -> DataFrame:
+    """What stage 0 of a batch job stands on: the users' DataFrames, or one row for each subtask."""
+    subtasks, frames = plan.layout.stages[0].subtasks, external_frames(plan)
+    if frames:
+        return encode(frames, subtasks).repartitionById(subtasks, F.col("route"))
+    return session.range(0, subtasks, 1, subtasks).select(F.lit(0).alias("tick"))
 
 
 def external_frames(plan: JobPlan) -> list[tuple[int, DataFrame]]:

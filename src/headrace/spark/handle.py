@@ -26,11 +26,9 @@ from headrace.units import Duration
 class Run(Supervisor):
     """A handle on a running job: ``wait() stop() status() latency() decisions() rows(sink)``."""
 
-    def start(self, seconds: float | None = None) -> Run:
-        """Begin; ``seconds`` ends the run cleanly after that long."""
+    def begin(self) -> Run:
+        """Begin; ``hr.start`` has done that."""
         ship_by_value(self.plan.graph)
-        self._seconds = seconds
-        self._recover()
         self._steering.start()
         self._thread.start()
         return self
@@ -45,30 +43,23 @@ class Run(Supervisor):
         return True
 
     def stop(self, timeout_s: float = 120.0) -> None:
-        """End the running epoch, commit it, and stop."""
-        self._stop_at_s = self._stop_at_s or time.monotonic()
+        """Make one more cut, and stop: all that was read by then is in the results."""
+        self.ask_to_stop()
         self._done.wait(timeout_s)
         self._thread.join(30)
 
     def status(self) -> Status:
-        token = self._coordinator.token
-        with self._lock:
-            summary, workers = self._hearing.summary(time.time()), len(self._hearing.newest)
+        machine, cut = self._machine, self._cut
         status = Status(
-            self._state,
-            token.epoch if token else 0,
-            self._committing.commits,
-            self._restarts,
-            dict(self._counters),
-            workers,
-            self._journal.dropped,
-        )
-        return status.measured(summary)
+            self._state or machine.state, machine.logged_cuts, machine.retries.restarts, dict(self._counters),
+            len(machine.hearing.newest), self._journal.dropped, cut,
+            time.monotonic() - cut.logged_s if cut is not None else None, len(machine.publications.waiting),
+        )  # fmt: skip
+        return status.measured(machine.hearing.summary(time.time()))
 
     def reports(self) -> list[Reported]:
         """What workers reported lately, oldest first."""
-        with self._lock:
-            return list(self._hearing.history)
+        return list(self._machine.hearing.history)
 
     def constraints(self) -> dict[str, BoundKept]:
         """Per constraint of the job: how it stands, and in which share of the cycles so far it was met."""
@@ -93,24 +84,22 @@ class Run(Supervisor):
     ) -> None:  # fmt: skip
         """Decide by hand, in place of the controller: what is given stays until the next call.
 
-        Edges are named ``"from → to"`` (or ``"from>to"``); a keyed step's subtasks change with the next epoch.
+        Edges are named ``"from → to"`` (or ``"from>to"``); a keyed step's subtasks change at a cut that ends the batch.
         """
-        with self._lock:
-            self._steering.override(self._ranks(), deadlines or {}, parallelism or {}, chained or {})
+        self._steering.override(self._ranks(), deadlines or {}, parallelism or {}, chained or {})
 
     def reschedule(self, schedule: Schedule) -> None:
         """Let subtasks choose by another policy which of their steps works next, from now on."""
-        self.order(replace(self._coordinator.orders, schedule=check_schedule(schedule)))
+        self.order(replace(self._machine.orders, schedule=check_schedule(schedule)))
 
     def worker_pids(self) -> list[int]:
         """Processes that run subtasks now."""
-        with self._lock:
-            return sorted({heard.pid for heard in self._hearing.newest.values()})
+        return sorted({heard.pid for heard in list(self._machine.hearing.newest.values())})
 
     @property
     def busy_s(self) -> float:
-        """From when sources were let go to the last commit: the run without Spark's start-up."""
-        return max(self._committing.ended_s - self._began_s, 0.0)
+        """From when sources were let go to the last cut: the run without Spark's start-up."""
+        return max(self._ended_s - self._began_s, 0.0)
 
     def latency(self) -> dict[str, LatencyFigures]:
         """Per step: latency of what it received lately, from when records were due or read."""

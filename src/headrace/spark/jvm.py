@@ -1,9 +1,9 @@
-"""All py4j is here: the epoch clock, and a cluster's executors.
+"""All py4j is here: the batch clock, and a cluster's executors.
 
 The clock is a real-time source without data (``LowLatencyMemoryStream``): its tasks run until the
-epoch's time is up. Where the executor is the driver's own JVM (``local[n]``) the clock is ours to
-turn: it stands still, so an epoch lasts until ``end_epoch`` moves it past any deadline and wakes
-the readers with one record each. On a cluster an epoch lasts as long as the trigger says.
+batch's time is up. Where the executor is the driver's own JVM (``local[n]``) the clock is ours to
+turn: it stands still, so a batch lasts until ``end_batch`` moves it past any deadline and wakes
+the readers with one record each. On a cluster a batch lasts as long as the trigger says, or until the query is stopped.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _FAR_MS = 10**12
 _STEP_MS = 10**9
 
 
-class EpochClock:
+class BatchClock:
     """The source of stage 0 in real-time mode: ``partitions`` tasks, no rows."""
 
-    def __init__(self, session: SparkSession, partitions: int, offset: int) -> None:
+    def __init__(self, session: SparkSession, partitions: int) -> None:
         jvm: Any = session.sparkContext._jvm
         sql = jvm.org.apache.spark.sql
         self._jvm, self._partitions = jvm, partitions
@@ -37,16 +37,12 @@ class EpochClock:
             0, session._jsparkSession, partitions, system, sql.Encoders.STRING()
         )
         self.frame = DataFrame(self._stream.toDF(), session)
-        self._add(offset)  # records that earlier runs' wake-ups left in the offset log
 
-    def end_epoch(self) -> None:
-        """Let the running epoch end now (``turnable`` clocks only)."""
+    def end_batch(self) -> None:
+        """Let the running batch end now (``turnable`` clocks only)."""
         self._manual.advance(_STEP_MS)
-        self._add(1)
-
-    def _add(self, per_partition: int) -> None:
         records = self._jvm.java.util.ArrayList()
-        for _ in range(per_partition * self._partitions):
+        for _ in range(self._partitions):
             records.append("")
         self._stream.addData(self._jvm.scala.jdk.javaapi.CollectionConverters.asScala(records))
 

@@ -1,4 +1,4 @@
-"""What Spark calls in a Python worker: one stage of one epoch."""
+"""What Spark calls in a Python worker: one stage of one batch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pyspark import TaskContext
 
 from headrace.channel.client import ChannelClient
 from headrace.channel.keys import Address
-from headrace.runtime.epoch import Cache, run_epoch
+from headrace.runtime.attempt import Cache, run_attempt
 from headrace.runtime.messages import Failed
 from headrace.runtime.plan import JobPlan
 
@@ -21,22 +21,22 @@ _clients: dict[str, ChannelClient] = {}
 
 @dataclass(frozen=True)
 class StageTask:
-    """The function given to ``mapInArrow``. ``epoch`` is None where Spark tells it to the task."""
+    """The function given to ``mapInArrow``. ``batch`` is None where Spark tells it to the task."""
 
     plan: JobPlan
     stage: int
     query: int
     address: Address
-    epoch: int | None = None
+    batch: int | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
         assert context is not None
-        epoch = self.epoch if self.epoch is not None else int(context.getLocalProperty("streaming.sql.batchId") or 0)
+        batch = self.batch if self.batch is not None else int(context.getLocalProperty("streaming.sql.batchId") or 0)
         index = context.partitionId()
         channel = _client(self.address)
         try:
-            yield from run_epoch(self.plan, self.stage, index, epoch, self.query, batches, channel, _cache)
+            yield from run_attempt(self.plan, self.stage, index, batch, self.query, batches, channel, _cache)
         except GeneratorExit:
             raise
         except Exception as error:

@@ -1,156 +1,165 @@
-"""Run a job in this process: threads for subtasks, queues for the shuffle, no Spark."""
+"""Run a job in this process: threads for subtasks, queues for the shuffle, no Spark.
+
+The driver's loop and machine, the plan, the operators and the checkpoint are those of a run on Spark.
+"""
 
 from __future__ import annotations
 
-import queue
 import random
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Unpack
-
-import pyarrow as pa
 
 from headrace.api.job import Jobs
 from headrace.config import RunSettings, Settings
 from headrace.connect.collect import read_collected
-from headrace.driver.coordinator import Coordinator
-from headrace.driver.planning import identity, plan_job
-from headrace.driver.publishing import publish, recover
-from headrace.driver.sparkcommits import last_committed
-from headrace.errors import ChannelError, FencedError
-from headrace.runtime.epoch import Cache, run_epoch
-from headrace.runtime.messages import (
-    Described,
-    Fenced,
-    Go,
-    Hello,
-    Loaded,
-    Ordered,
-    Reported,
-    ToDriver,
-    ToWorker,
-    Turn,
-    encode,
-    read_as_driver,
-    read_as_worker,
+from headrace.driver.events import (
+    BatchBegins,
+    BatchEndAsked,
+    BatchWorked,
+    Event,
+    Finish,
+    Heard,
+    LaidOut,
+    OrdersGiven,
+    QueryEnded,
 )
+from headrace.driver.hands import Hands
+from headrace.driver.identity import settle_identity
+from headrace.driver.journal import Journal
+from headrace.driver.loop import DriverLoop
+from headrace.driver.machine import Machine
+from headrace.driver.planning import plan_job
+from headrace.errors import ChannelError, FencedError
+from headrace.runtime.attempt import Cache
+from headrace.runtime.messages import Hello, Place, Reported, ToWorker, read_as_driver
 from headrace.runtime.orders import Orders
 from headrace.runtime.plan import JobPlan
-from headrace.state.durable.segments import write_durably
-from headrace.state.durable.versions import Manifest, Versions
-from headrace.tokens import Token
+from headrace.state.durable.lock import CheckpointLock
+from headrace.state.durable.storage import LocalStorage
+from headrace.state.durable.versionlog import Opened, VersionLog
+from headrace.testing.threads import BatchOfThreads, LocalChannel, Pause
 
 _PATIENCE_S = 120.0
-"""How long a step of an epoch may take: on a machine that is busy otherwise nothing hangs, all is slow."""
-
-Pause = Callable[[int, int], float]
-"""Stage and subtask → seconds to hold a row back; for trying interleavings."""
+"""How long a batch may take to end: on a machine that is busy otherwise nothing hangs, all is slow."""
 
 
 class LocalRun:
-    """A job with its checkpoint; ``epoch()`` runs one epoch and commits it.
+    """A job with its checkpoint; ``batch()`` runs one batch, with a cut every ``commit`` and one at its end.
 
-    Sinks of the job are replaced by collecting ones, read with ``rows``.
+    Sinks of the job are replaced by collecting ones, read with ``rows``. A batch that fails raises what it failed with;
+    the next one goes on from the last cut.
     """
 
     def __init__(
         self, job: Jobs, checkpoint: Path, *, pause: Pause | None = None, **settings: Unpack[RunSettings]
     ) -> None:
         self.plan: JobPlan = plan_job(job, checkpoint, Settings.of(**settings), collect=True)
-        self.versions = Versions(checkpoint)
-        self._pause = pause or (lambda stage, index: 0.0)
-        self._spark_checkpoint = checkpoint / "spark"
-        self._lock = threading.Lock()
-        self._caches: dict[tuple[int, int], Cache] = {}
         self.reports: list[Reported] = []
         self.finished = False
-        self._query = 0
-        generation = self.versions.open(identity(self.plan))
-        self.coordinator = Coordinator(self.plan, self.versions, generation)
-        last = last_committed(self._spark_checkpoint)
-        self.next_epoch = last + 1 if last is not None else 0
+        self.caches: dict[Place, Cache] = {}
+        self.channels: dict[bytes, LocalChannel] = {}
+        self._pause = pause or (lambda stage, index: 0.0)
+        self._query, self._batch = 0, 0
+        self._ready = self._batch_over = False
+        self._threads: BatchOfThreads | None = None
+        self._failure: Exception | None = None
+        self._answer: bool | None = None
+        self._lock = CheckpointLock.take(checkpoint)
         try:
-            recover(self.plan, self.versions, generation, last)
+            self.storage = LocalStorage(checkpoint / "headrace")
+            settle_identity(self.storage, self.plan)
         except BaseException:
-            self.versions.close()
+            self._lock.close()
             raise
+        self.log = VersionLog(self.storage)
+        self.machine = Machine(self.plan, _opened, wall_s=time.time() - time.monotonic())
+        self._loop = DriverLoop(self.machine, lambda post: Hands(self.plan, self.storage, post), self, Journal())
+        self._finish: Finish | None = None
 
-    def run(self, *, seconds: float = 1.0, max_epochs: int = 1000) -> None:
-        """Epochs until the sources are exhausted."""
-        for _ in range(max_epochs):
-            self.epoch(seconds=seconds)
+    def run(self, *, seconds: float = 1.0, max_batches: int = 1000) -> None:
+        """Batches until the sources are exhausted."""
+        for _ in range(max_batches):
+            self.batch(seconds=seconds)
             if self.finished:
                 return
 
-    def epoch(self, *, seconds: float = 1.0, commit: bool = True) -> None:
-        """One epoch: it ends when all sources are exhausted, or after ``seconds``.
-
-        Without ``commit`` it is sealed only, as if the driver died before Spark's commit.
-        """
-        epoch = self.next_epoch
-        query = self._query = self._query or self.coordinator.new_query()
-        if not self.plan.eager:
-            self.coordinator.start(epoch)
-        stages = self.plan.layout.stages
-        pipes = [[_Pipe() for _ in range(stage.subtasks)] for stage in stages]
-        tasks = [
-            _Task(self, pipes, stage.index, index, epoch, query) for stage in stages for index in range(stage.subtasks)
-        ]
+    def batch(self, *, seconds: float = 1.0) -> None:
+        """One batch: it ends when all sources are exhausted, or after ``seconds``; its results are then published."""
+        self._turn(lambda: self._ready)
+        self._ready = self._batch_over = False
+        threads = self._threads = BatchOfThreads(self, self.plan, self._query, self._batch, self._pause)
+        self._batch += 1
         if self.plan.eager:
-            for task in tasks:
-                task.start()
-            self._end_when_exhausted(tasks, seconds)
-            for pipe in pipes[0]:
-                pipe.close()
-            for stage in stages:
-                for task in (t for t in tasks if t.stage == stage.index):
-                    task.join(_PATIENCE_S)
-                if stage.index + 1 < len(stages):
-                    for pipe in pipes[stage.index + 1]:
-                        pipe.close()
+            self._run_at_once(threads, seconds)
         else:
-            for pipe in pipes[0]:
-                pipe.close()
-            for stage in stages:
-                own = [t for t in tasks if t.stage == stage.index]
-                for task in own:
-                    task.start()
-                for task in own:
-                    task.join(_PATIENCE_S)
-                if stage.index + 1 < len(stages):
-                    for pipe in pipes[stage.index + 1]:
-                        pipe.close()
-        failures = [task.failure for task in tasks if task.failure is not None]
-        if failures:
-            for stage_pipes in pipes:
-                for pipe in stage_pipes:
-                    pipe.close()
-            self._query = 0  # what continues is a new query, and these subtasks are zombies
-            raise min(failures, key=lambda error: isinstance(error, (ChannelError, FencedError)))
-        if not self.plan.eager:
-            self.coordinator.seal()
-        if commit:
-            self.commit()
+            self._run_by_stage(threads)
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            self._turn(lambda: self._ready)
+            raise failure
+        self._turn(lambda: not self.machine.publications.waiting and (self._ready or self._finish is not None))
 
-    def commit(self) -> None:
-        """Spark's commit of the epoch, and what it entails: pick and publish."""
-        sealed = self.spark_commit()
-        picked = self.versions.pick(sealed.token.epoch, sealed.token)
-        assert picked is not None
-        manifest = self.versions.manifest(picked)
-        publish(self.plan, manifest)
-        self.next_epoch = picked.epoch + 1
-        self.finished = manifest.finished
+    def _run_at_once(self, threads: BatchOfThreads, seconds: float) -> None:
+        threads.start_all()
+        deadline = time.monotonic() + seconds
+        self._turn(lambda: self._over() or time.monotonic() > deadline)
+        if not self._over():
+            self._loop.post(BatchEndAsked("it was asked for"))
+            self._turn(self._over)
 
-    def spark_commit(self) -> Manifest:
-        """Only what Spark does: from here on the epoch has happened, even if the driver dies now."""
-        sealed = self.coordinator.sealed
-        assert sealed is not None
-        write_durably(self._spark_checkpoint / "commits" / str(sealed.token.epoch), b"v1")
-        return sealed
+    def _run_by_stage(self, threads: BatchOfThreads) -> None:
+        number = self._batch - 1
+        if not self._ask(BatchBegins(number, known=False)):
+            return
+        for stage in self.plan.layout.stages:
+            threads.run_stage(stage.index)
+            if self._note_failure():
+                return
+        self._ask(BatchWorked(number))
+
+    def _ask(self, event: Event) -> bool:
+        self._answer = None
+        self._loop.post(event)
+        self._turn(lambda: self._answer is not None or self._failure is not None)
+        return bool(self._answer)
+
+    def _over(self) -> bool:
+        return self._batch_over or self._note_failure()
+
+    def _note_failure(self) -> bool:
+        """Whether a subtask has failed; then the query is over, as Spark's would be."""
+        failures = self._threads.failures() if self._threads is not None else []
+        if failures and self._failure is None:
+            self._failure = min(failures, key=lambda error: isinstance(error, (ChannelError, FencedError)))
+            self.fence("another subtask failed")
+            self._loop.post(QueryEnded(self._query, self._failure))
+        return self._failure is not None
+
+    def _turn(self, until: Callable[[], bool]) -> None:
+        """Let the driver work until something holds, or the run is over."""
+        deadline = time.monotonic() + _PATIENCE_S
+        if self._finish is None:
+            self._finish = self._loop.run(lambda: until() or time.monotonic() > deadline)
+        if self._finish is not None:
+            self.finished = self._finish.state == "finished"
+            self._batch_over = True
+            if self._finish.error is not None:
+                raise self._failure or self._finish.error
+        elif time.monotonic() > deadline:
+            raise TimeoutError(f"the driver is still {self.machine.phase} after {_PATIENCE_S:g} s")
+
+    def order(self, orders: Orders) -> None:
+        """Tell all subtasks, running and future ones."""
+        self._loop.post(OrdersGiven(orders))
+
+    def lay_out(self, plan: JobPlan) -> None:
+        """Go on with other subtasks from the next batch on."""
+        self.plan = plan
+        self._loop.tell(LaidOut(plan))
 
     def rows(self, sink: str) -> list[dict[str, Any]]:
         node = self.plan.graph.by_name[sink]
@@ -158,148 +167,56 @@ class LocalRun:
         return rows
 
     def close(self) -> None:
-        for cache in self._caches.values():
+        """Leave the checkpoint as it is, as a driver does that is killed."""
+        if self._threads is not None:
+            self.fence("the run is over")
+            self._threads.end()
+        self._loop.hands.close()
+        for cache in self.caches.values():
             for subtask in cache.subtasks.values():
                 subtask.close()
-        self.versions.close()
+        self._lock.close()
 
-    def _end_when_exhausted(self, tasks: list[_Task], seconds: float) -> None:
-        deadline = time.monotonic() + seconds
-        sources = [t for t in tasks if t.stage == 0]
-        while time.monotonic() < deadline:
-            if any(t.failure is not None for t in tasks):
-                return
-            if all(t.exhausted for t in sources):
-                return
-            time.sleep(0.002)
+    def fence(self, why: str) -> None:
+        """Tell all subtasks that run to give up waiting."""
+        for channel in list(self.channels.values()):
+            channel.fence(why)
 
-    def order(self, orders: Orders) -> None:
-        """Tell all subtasks, running and future ones."""
-        with self._lock:
-            self.coordinator.orders = orders
-            token = self.coordinator.token
-            for channel in list(_CHANNELS.values()):
-                if channel.run is self and token is not None:
-                    channel.orders.append(Ordered(token, orders))
-
-    def fence(self, query: int, why: str) -> None:
-        """Tell all subtasks of a query to give up waiting."""
-        with self._lock:
-            for channel in list(_CHANNELS.values()):
-                if channel.run is self and channel.query == query:
-                    channel.put(Fenced(why))
-
-    def message(self, sender: bytes, data: bytes) -> None:
+    def hear(self, sender: bytes, data: bytes) -> None:
         """As the driver's end of the control channel."""
-        with self._lock:
-            match read_as_driver(data):
-                case Hello() | Loaded() | Described() as message:
-                    for to, reply in self.coordinator.take(sender, message):
-                        _CHANNELS[to].put(reply)
-                case Reported() as reported:
-                    self.reports.append(reported)
+        message = read_as_driver(data)
+        if isinstance(message, Reported):
+            self.reports.append(message)
+        self._loop.post(Heard(sender, message))
 
+    # What the driver's loop asks of a query.
 
-_CHANNELS: dict[bytes, _Channel] = {}
+    def start(self, query: int) -> None:
+        self._query, self._batch, self._ready = query, 0, True
 
+    def ended(self) -> QueryEnded | None:
+        return None
 
-class _Channel:
-    def __init__(self, run: LocalRun, name: bytes, query: int) -> None:
-        self.run, self.name, self.query = run, name, query
-        self.inbox: queue.SimpleQueue[ToWorker] = queue.SimpleQueue()
-        self.orders: list[ToWorker] = []
-        _CHANNELS[name] = self
+    def end_batch(self) -> None:
+        self._end_threads()
+        self._ready = self._batch_over = True
 
-    def tell(self, message: ToDriver) -> None:
-        self.run.message(self.name, encode(message))
+    def stop(self, hung: tuple[Hello, ...]) -> None:
+        self._end_threads()
 
-    def put(self, message: ToWorker) -> None:
-        self.inbox.put(read_as_worker(encode(message)))
+    def answer(self, batch: int, run: bool) -> None:
+        self._answer = run
+        if not self.plan.eager and self.machine.phase == "ended":
+            self._ready = True
 
-    def poll(self) -> list[ToWorker]:
-        orders, self.orders = self.orders, []
-        return orders
+    def send(self, to: bytes, message: ToWorker) -> None:
+        if to in self.channels:
+            self.channels[to].put(message)
 
-    def offset_us(self) -> int:
-        return 0
-
-    def wait(self, turn: type[Turn], timeout_s: float, *, token: Token | None = None) -> Turn:
-        try:
-            message = self.inbox.get(timeout=min(timeout_s, _PATIENCE_S))
-        except queue.Empty:
-            raise ChannelError(f"no {turn.__name__!r}") from None
-        if isinstance(message, Fenced):
-            raise FencedError(message.why)
-        if isinstance(message, Go) and turn is not Go:
-            return self.wait(turn, timeout_s, token=token)
-        assert isinstance(message, turn), (message, turn)
-        return message
-
-
-class _Pipe:
-    """A subtask's input."""
-
-    def __init__(self) -> None:
-        self._rows: queue.SimpleQueue[pa.RecordBatch | None] = queue.SimpleQueue()
-
-    def put(self, row: pa.RecordBatch) -> None:
-        self._rows.put(row)
-
-    def close(self) -> None:
-        self._rows.put(None)
-
-    def __iter__(self) -> Iterator[pa.RecordBatch]:
-        while (row := self._rows.get()) is not None:
-            yield row
-
-
-class _Task(threading.Thread):
-    """One subtask in one epoch."""
-
-    def __init__(self, run: LocalRun, pipes: list[list[_Pipe]], stage: int, index: int, epoch: int, query: int) -> None:
-        super().__init__(name=f"subtask-{stage}-{index}", daemon=True)
-        self.run_of, self.pipes, self.stage, self.index = run, pipes, stage, index
-        self.epoch, self.query = epoch, query
-        self.failure: Exception | None = None
-        self._cache = run._caches.setdefault((stage, index), Cache())
-
-    @property
-    def exhausted(self) -> bool:
-        if not self.is_alive():
-            return True
-        place = (self.stage, self.index)
-        newest = next((r for r in reversed(self.run_of.reports) if r.place == place), None)
-        return newest is not None and newest.exhausted
-
-    def run(self) -> None:
-        name = f"{id(self.run_of)}-{self.stage}-{self.index}-{self.query}".encode()
-        channel = _Channel(self.run_of, name, self.query)
-        plan = self.run_of.plan
-        after = self.pipes[self.stage + 1] if self.stage + 1 < len(self.pipes) else []
-        try:
-            rows = run_epoch(
-                plan,
-                self.stage,
-                self.index,
-                self.epoch,
-                self.query,
-                self.pipes[self.stage][self.index],
-                channel,
-                self._cache,
-            )
-            for batch in rows:
-                hold = self.run_of._pause(self.stage, self.index)
-                if hold:
-                    time.sleep(hold)
-                for i, route in enumerate(batch.column("route").to_pylist()):
-                    after[route].put(batch.slice(i, 1))
-        except Exception as error:
-            self.failure = error
-            for pipe in after:
-                pipe.close()
-            self.run_of.fence(self.query, "another subtask failed")
-        finally:
-            del _CHANNELS[name]
+    def _end_threads(self) -> None:
+        if self._threads is not None:
+            self._threads.end()
+            self._threads = None
 
 
 def run_local(
@@ -320,3 +237,7 @@ def run_local(
             return {sink: run.rows(sink) for sink in sinks}
         finally:
             run.close()
+
+
+def _opened(number: int) -> Opened:
+    return Opened(number, "local", threading.get_ident(), time.time_ns() // 1000)
