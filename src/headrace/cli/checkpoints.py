@@ -1,8 +1,7 @@
-"""Read a checkpoint as data: epochs, slices with their rows as text, offsets of sources."""
+"""Read a checkpoint as data: versions, slices with their rows as text, offsets of sources."""
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,10 +11,13 @@ import msgpack
 import pyarrow as pa
 import typer
 
+from headrace.driver.identity import Identity, known_identity
 from headrace.errors import CorruptionError, HeadraceError
 from headrace.state.durable.changes import ID_COLUMNS
 from headrace.state.durable.loading import read_slice
-from headrace.state.durable.versions import Manifest, Versions
+from headrace.state.durable.manifest import Manifest
+from headrace.state.durable.storage import LocalStorage, Storage
+from headrace.state.durable.versionlog import VersionLog
 from headrace.state.plain import unpack
 
 _KEYED_COLUMNS = {"key", "sub", "value"}
@@ -36,44 +38,63 @@ class SliceState:
     error: str | None = None
 
 
-def open_checkpoint(path: Path) -> Versions:
-    """The versions in a checkpoint; a usage error if it is none. Takes no lock and writes nothing."""
-    if not (path / "headrace" / "job.json").is_file():
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A checkpoint that is only looked at: no lock is taken and nothing is written."""
+
+    storage: Storage
+    identity: Identity
+
+    @property
+    def log(self) -> VersionLog:
+        return VersionLog(self.storage)
+
+
+def open_checkpoint(path: Path) -> Checkpoint:
+    """The checkpoint in a directory; a usage error if there is none, StateError if it is too old to be read."""
+    storage = LocalStorage(path / "headrace")
+    entries = VersionLog(storage).numbers()
+    identity = known_identity(path)
+    if identity is None:
+        if entries:
+            raise CorruptionError(f"{path} has versions, but does not say of which job: its file 'job' is missing")
         raise typer.BadParameter(f"{path} is not the checkpoint of a Headrace job")
-    return Versions(path)
+    return Checkpoint(storage, identity)
 
 
-def epochs_of(versions: Versions) -> list[dict[str, Any]]:
-    """The picked epochs, oldest first, as plain data."""
-    epochs = []
-    for token in versions.picks():
-        manifest = versions.manifest(token)
+def versions_of(checkpoint: Checkpoint) -> list[dict[str, Any]]:
+    """The versions that the log still has, oldest first, as plain data."""
+    versions = []
+    for number, entry in checkpoint.log.cuts():
+        manifest = entry.manifest
         blocks = [block for version in manifest.slices.values() for block in version.blocks]
-        pick = versions.root / "picks" / f"{token.epoch:08d}"
-        epochs.append(
+        versions.append(
             {
-                "epoch": token.epoch,
-                "attempt": str(token),
+                "cut": manifest.token.cut,
+                "version": str(manifest.token),
+                "attempt": str(manifest.token.by),
+                "entry": number,
                 "slices": len(manifest.slices),
                 "blocks": len(blocks),
                 "bytes": sum(block.length for block in blocks),
                 "rows": sum(block.rows for block in blocks),
-                "age_s": time.time() - pick.stat().st_mtime,
-                "finished": manifest.finished,
-                "offsets": offsets_of(versions, manifest),
+                "age_s": time.time() - manifest.at_us / 1e6,
+                "exhausted": manifest.exhausted,
+                "batch": manifest.batch,
+                "offsets": offsets_of(checkpoint, manifest),
             }
         )
-    return epochs
+    return versions
 
 
-def offsets_of(versions: Versions, manifest: Manifest) -> dict[str, dict[int, Any]]:
+def offsets_of(checkpoint: Checkpoint, manifest: Manifest) -> dict[str, dict[int, Any]]:
     """Where each source's partitions go on; a partition that cannot be read has its error instead."""
     offsets: dict[str, dict[int, Any]] = {}
     for (step, number), version in sorted(manifest.slices.items()):
-        if step not in _sources(versions):
+        if checkpoint.identity.partitions(step) is None:
             continue
         try:
-            rows = decoded(read_slice(versions.root, step, number, version))
+            rows = decoded(read_slice(checkpoint.storage, step, number, version))
             offset: Any = next((row["value"]["offset"] for row in rows if row["name"] == "position"), None)
         except (HeadraceError, LookupError, TypeError) as error:
             offset = str(error)
@@ -81,7 +102,7 @@ def offsets_of(versions: Versions, manifest: Manifest) -> dict[str, dict[int, An
     return offsets
 
 
-def slices_of(versions: Versions, manifest: Manifest, step: str | None, slice: int | None) -> list[SliceState]:
+def slices_of(storage: Storage, manifest: Manifest, step: str | None, slice: int | None) -> list[SliceState]:
     """The slices of a version, each read and checked; ``step`` and ``slice`` choose some of them."""
     found = []
     for (name, number), version in sorted(manifest.slices.items()):
@@ -89,7 +110,7 @@ def slices_of(versions: Versions, manifest: Manifest, step: str | None, slice: i
             continue
         size = sum(block.length for block in version.blocks)
         try:
-            rows, error = decoded(read_slice(versions.root, name, number, version)), None
+            rows, error = decoded(read_slice(storage, name, number, version)), None
         except CorruptionError as broken:
             rows, error = [], str(broken)
         found.append(SliceState(name, number, len(version.blocks), size, rows, error))
@@ -112,7 +133,3 @@ def _unpacked(value: bytes | None) -> Any:
         return unpack(value)
     except (TypeError, ValueError, HeadraceError, msgpack.UnpackException):
         return value
-
-
-def _sources(versions: Versions) -> set[str]:
-    return set(json.loads((versions.root / "job.json").read_text()).get("partitions", {}))

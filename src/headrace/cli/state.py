@@ -15,31 +15,30 @@ from headrace.units import in_words
 if TYPE_CHECKING:
     from headrace.cli.checkpoints import SliceState
 
-state = typer.Typer(help="Look into a checkpoint: epochs, slices, sizes, offsets, integrity.", no_args_is_help=True)
+state = typer.Typer(help="Look into a checkpoint: versions, slices, sizes, offsets, integrity.", no_args_is_help=True)
 
 
 @state.command()
 def ls(checkpoint: arguments.Checkpoint, json: arguments.Json = False, traceback: arguments.Traceback = False) -> None:
-    """List the epochs that a checkpoint can go on from, newest last."""
+    """List the versions that a checkpoint has, oldest first. A job goes on from the last one."""
     with answering(as_json=json, traceback=traceback) as answer:
-        from headrace.cli.checkpoints import epochs_of, open_checkpoint
+        from headrace.cli.checkpoints import open_checkpoint, versions_of
 
-        versions = open_checkpoint(checkpoint)
-        epochs = epochs_of(versions)
-        answer |= {"checkpoint": str(checkpoint), "epochs": epochs}
+        versions = versions_of(open_checkpoint(checkpoint))
+        answer |= {"checkpoint": str(checkpoint), "versions": versions}
         if json:
             return
         console = Console(highlight=False, soft_wrap=True)
-        for epoch in epochs:
-            ended = ", input ended" if epoch["finished"] else ""
-            console.print(
-                f"epoch {epoch['epoch']}  {epoch['attempt']}  {in_words(epoch['age_s'])} ago{ended}", style="bold"
-            )
-            sizes = f"{epoch['bytes']:,} bytes, {epoch['rows']:,} rows in {epoch['blocks']:,} blocks"
-            console.print(f"   {epoch['slices']:,} slices, {sizes}")
-            _print_offsets(console, epoch["offsets"])
-        if not epochs:
-            console.print("no epoch has been committed yet")
+        for version in versions:
+            batch = f", batch {version['batch']} of Spark's" if version["batch"] is not None else ""
+            ended = ", input ended" if version["exhausted"] else ""
+            age = in_words(max(version["age_s"], 0.0))
+            console.print(f"cut {version['cut']}  {version['version']}  {age} ago{batch}{ended}", style="bold")
+            sizes = f"{version['bytes']:,} bytes, {version['rows']:,} rows in {version['blocks']:,} blocks"
+            console.print(f"   {version['slices']:,} slices, {sizes}")
+            _print_offsets(console, version["offsets"])
+        if not versions:
+            console.print("there is no version yet")
 
 
 @state.command()
@@ -51,25 +50,25 @@ def show(
     json: arguments.Json = False,
     traceback: arguments.Traceback = False,
 ) -> None:
-    """Read the newest state, check every block against its checksum and every slice against its digest.
+    """Read the newest version, check every block against its checksum and every slice against its digest.
 
     Exits with 1 if anything is not what was written.
     """
     with answering(as_json=json, traceback=traceback) as answer:
         from headrace.cli.checkpoints import offsets_of, open_checkpoint, slices_of
 
-        versions = open_checkpoint(checkpoint)
-        token = versions.last_picked()
-        if token is None:
-            raise typer.BadParameter(f"{checkpoint}: no epoch has been committed yet")
-        manifest = versions.manifest(token)
+        opened = open_checkpoint(checkpoint)
+        newest = opened.log.newest_cut()
+        if newest is None:
+            raise typer.BadParameter(f"{checkpoint}: there is no version yet")
+        manifest = newest[1].manifest
         steps = sorted({name.partition("#")[0] for name, _ in manifest.slices})
         if step is not None and step not in steps:
             raise typer.BadParameter(f"step {step!r} has no state; steps with state: {', '.join(steps) or 'none'}")
-        found = slices_of(versions, manifest, step, slice)
+        found = slices_of(opened.storage, manifest, step, slice)
         broken = [s for s in found if s.error is not None]
-        answer |= {"checkpoint": str(checkpoint), "epoch": token.epoch, "attempt": str(token)}
-        answer |= {"offsets": offsets_of(versions, manifest), "slices": [_as_data(s, limit) for s in found]}
+        answer |= {"checkpoint": str(checkpoint), "cut": manifest.token.cut, "version": str(manifest.token)}
+        answer |= {"offsets": offsets_of(opened, manifest), "slices": [_as_data(s, limit) for s in found]}
         answer |= {"broken": len(broken), "rows": sum(len(s.rows) for s in found)}
         if not json:
             _print(answer, found, limit)
@@ -88,7 +87,7 @@ def _as_data(one: SliceState, limit: int) -> dict[str, Any]:
 
 def _print(answer: dict[str, Any], found: list[SliceState], limit: int) -> None:
     console = Console(highlight=False, soft_wrap=True)
-    console.print(f"epoch {answer['epoch']}, attempt {answer['attempt']}", style="bold")
+    console.print(f"cut {answer['cut']}, version {answer['version']}", style="bold")
     _print_offsets(console, answer["offsets"])
     for one in found:
         sound = Text("ok", style="green") if one.error is None else Text("BROKEN", style="bold red")
