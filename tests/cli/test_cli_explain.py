@@ -13,7 +13,8 @@ def test_explain_draws_the_job_and_says_why(headrace, examples):
         "shuffle by tag",
         "hot: reduce by tag over sliding 10 s every 1 s: n=count(), likes=sum(likes)  → trending",
         "tweets → hot: p99 ≤ 100 ms over 10 s",
-        "4 task slots (2 + 2), held for a whole epoch",
+        "4 task slots (2 + 2), held as long as the query runs",
+        "A cut every 1 s",
         "spark.python.udf.pipelined.enabled = true",
         "results leave a worker while input still arrives",
     ):

@@ -32,7 +32,7 @@ def test_version(command):
         (["fly"], "No such command"),
         (["run"], "Missing argument"),
         (["run", "app.py", "--mode", "warp"], "warp"),
-        (["run", "app.py", "--epoch", "soon"], "not a duration"),
+        (["run", "app.py", "--commit", "soon"], "not a duration"),
         (["run", "app.py", "--parallelism", "0"], "parallelism"),
         (["run", "app.py", "--executors", "4"], "the minimum and the maximum, such as 1:4"),
         (["run", "app.py", "--executors", "4:1"], "the minimum and the maximum, such as 1:4"),

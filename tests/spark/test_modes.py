@@ -16,7 +16,7 @@ def test_three_modes_give_the_reference_answer(make: Any, spark: Any) -> None:
     answers = {}
     for mode in ("realtime", "microbatch", "batch"):
         job, expected = make()
-        rows = hr.collect(job, by_sink=True, mode=mode, spark=spark, epoch="2 s")
+        rows = hr.collect(job, by_sink=True, mode=mode, spark=spark, commit="500 ms")
         answers[mode] = {name: canonical(part) for name, part in rows.items()}
         assert next(iter(answers[mode].values())) == canonical(expected), mode
     assert answers["realtime"] == answers["microbatch"] == answers["batch"]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 import pytest
 import simulated_runtime
 from planned import planned
+from thesis.provisions import busy_shares
 
 import headrace as hr
 from headrace.config import Settings
@@ -19,10 +19,10 @@ from headrace.forecast.prediction import UNKNOWN_RATE, forecast, predicted
 from headrace.model.buffers import Buffering
 from headrace.model.costs import Costs, StepCost
 from headrace.model.sizing import Sizing, Unattainable, longest_deadline_s, smallest
-from headrace.model.stagephases import MAX_BUSY, busy_shares
+from headrace.model.stagephases import MAX_BUSY
 from headrace.runtime.plan import JobPlan
 
-BUSY = Costs({"double": StepCost(0.0003, 20e-6, 0.0002**2), "count": StepCost(0.0003, 150e-6, 0.0002**2)}, gap_s=0.0)
+BUSY = Costs({"double": StepCost(0.0003, 20e-6, 0.0002**2), "count": StepCost(0.0003, 150e-6, 0.0002**2)})
 """A keyed step that one subtask can do at 6,000 records per second."""
 
 
@@ -43,11 +43,11 @@ def test_the_phases_of_a_path_are_those_of_its_layout_and_sum_up() -> None:
     assert made.at_start.p50_s < made.at_start.p99_s
 
 
-def test_a_path_that_begins_later_has_no_phase_before_and_no_gap() -> None:
+def test_a_path_that_begins_later_has_no_phase_before() -> None:
     plan = planned()
     whole = predicted(plan, plant_of(plan, BUSY, None, "read", "out"), 2000.0)
-    later = predicted(plan, plant_of(plan, replace(BUSY, gap_s=0.5), None, "double", "out"), 2000.0)
-    assert later.gap is None and later.phases == whole.phases[3:]
+    later = predicted(plan, plant_of(plan, BUSY, None, "double", "out"), 2000.0)
+    assert later.phases == whole.phases[3:]
 
 
 def test_a_stage_that_cannot_keep_up_is_refused() -> None:

@@ -83,7 +83,7 @@ def test_no_item_is_lost_when_chains_and_parallelism_change(wanted: list[Control
     topology = line(*(ControlledStep(name, 2, 1, 4) for name in "abc"), paired=True)
     rate = stairs([300.0] * len(wanted) + [0.0], 1.0)
     steps = {name: StepModel(4.0) for name in "abc"}
-    plant = Plant(topology, PlantModel({"src": rate}, steps, epoch_s=4.0), seed=seed)
+    plant = Plant(topology, PlantModel({"src": rate}, steps, cut_s=4.0), seed=seed)
     for now in wanted:
         plant.run(now)
         assert plant.created == plant.consumed + plant.in_flight
@@ -92,15 +92,13 @@ def test_no_item_is_lost_when_chains_and_parallelism_change(wanted: list[Control
     assert plant.in_flight == 0 and plant.created == plant.consumed > 0
 
 
-def test_between_epochs_records_wait_for_the_gap() -> None:
-    model = PlantModel({"src": steady(500)}, {"work": StepModel(0.1)}, epoch_s=10.0, gap_s=0.4)
+def test_a_cut_ships_open_buffers() -> None:
+    model = PlantModel({"src": steady(50)}, {"work": StepModel(0.1)}, deadline_ms=math.inf, cut_s=5.0)
     plant = Plant(line(ControlledStep("work")), model, seed=1)
-    ages = [
-        max(age for r in plant.run(ControlSettings()).reports for s in r.subtasks for age in s.ages_ms)
-        for _ in range(30)
-    ]
-    late = [k for k, age in enumerate(ages) if age > 200]
-    assert late == [10, 20] and max(ages) < 700
+    seen = [plant.run(ControlSettings()).reports for _ in range(20)]
+    served = [sum(s.items for r in reports for s in r.subtasks if s.id.step == "work") for reports in seen]
+    assert [k for k, items in enumerate(served) if items] == [5, 10, 15], "what no deadline ships leaves at a cut"
+    assert plant.created == plant.consumed + plant.in_flight
 
 
 def test_plants_with_one_seed_are_one() -> None:

@@ -13,15 +13,15 @@ from headrace.driver.journal import REMEMBERED, Journal
 def test_events_are_kept_in_order_with_their_numbers(caplog: pytest.LogCaptureFixture) -> None:
     journal = Journal()
     with caplog.at_level(logging.INFO, "headrace"):
-        journal.say("epoch", "epochs of 30 s")
-        journal.warn("restart", "epoch 3 failed")
+        journal.say("cut", "cut 3 in 40 ms")
+        journal.warn("restart", "a worker was lost")
     assert [(e.number, e.what, e.detail) for e in journal.events] == [
-        (0, "epoch", "epochs of 30 s"),
-        (1, "restart", "epoch 3 failed"),
+        (0, "cut", "cut 3 in 40 ms"),
+        (1, "restart", "a worker was lost"),
     ]
     assert [(r.levelname, r.getMessage()) for r in caplog.records] == [
-        ("INFO", "epoch: epochs of 30 s"),
-        ("WARNING", "restart: epoch 3 failed"),
+        ("INFO", "cut: cut 3 in 40 ms"),
+        ("WARNING", "restart: a worker was lost"),
     ]
     assert journal.dropped == 0
 

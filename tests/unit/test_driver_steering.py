@@ -1,61 +1,59 @@
-"""What a run's steering does to the length of its epochs, and what it only says."""
+"""What a run's steering does with a controller, and what it answers without one."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 from planned import planned
 
+from headrace.actuate.ranks import Ranks
 from headrace.driver.journal import Journal
 from headrace.driver.steering import Steering
+from headrace.errors import ConfigError
+from headrace.runtime.orders import Orders
 from headrace.runtime.plan import JobPlan
 
 
-def steering(plan: JobPlan, journal: Journal, *, observe_only: bool) -> Steering:
-    return Steering(plan, lambda orders: None, journal, observe_only=observe_only, trace=None)
+def steering(plan: JobPlan, orders: list[Orders]) -> Steering:
+    return Steering(plan, orders.append, Journal(), observe_only=False, trace=None)
 
 
-def said(journal: Journal) -> list[str]:
-    return [event.detail for event in journal.events if event.what == "epoch"]
+def ranks_of(plan: JobPlan) -> Ranks:
+    return Ranks.of(plan, Orders(), ())
 
 
-def test_an_automatic_length_is_set_and_journaled() -> None:
-    journal = Journal()
-    steered = steering(planned(recovery="15 s", bounds=()), journal, observe_only=False)
+@pytest.mark.parametrize("settings", [{"bounds": ()}, {"mode": "microbatch"}], ids=["unbounded", "stage by stage"])
+def test_without_a_controller_nothing_is_due_and_nothing_can_be_overridden(settings: dict[str, Any]) -> None:
+    plan, orders = planned(**settings), list[Orders]()
+    steered = steering(plan, orders)
     steered.start()
-    assert steered.epoch_s == 30.0
-    assert [sentence.startswith("epochs of 30 s, by usual gaps") for sentence in said(journal)] == [True]
-    assert "withheld" not in said(journal)[0]
+    assert not steered.due(1e9) and orders == [] and steered.kept() == {} and steered.subtask_s() == {}
+    with pytest.raises(ConfigError, match="only a job with latency constraints in realtime mode"):
+        steered.override(ranks_of(plan), {}, {"count": 3}, {})
+    steered.close()
 
 
-def test_who_only_observes_says_which_length_it_would_set_and_keeps_the_one_there_is() -> None:
-    plan, journal = planned(bounds=({"p99": "60 ms"},)), Journal()
-    steered = steering(plan, journal, observe_only=True)
+def test_without_a_controller_a_job_wants_the_subtasks_that_it_starts_with() -> None:
+    plan = planned(bounds=(), parallelism=(1, 2, 6))
+    assert steering(plan, []).wanted(plan.layout) == {1: 2}
+
+
+def test_turns_are_due_once_per_interval_and_without_reports_nothing_changes() -> None:
+    plan, orders = planned(report="500 ms"), list[Orders]()
+    steered = steering(plan, orders)
     steered.start()
-    steered.reconsider([2.0, 2.0])
-    assert steered.epoch_s == plan.settings.epoch_s
-    first, longer = said(journal)
-    assert "by usual gaps" in first and "by measured gaps of 2 s" in longer
-    assert first.endswith("; withheld: observing only") and longer.endswith("; withheld: observing only")
-    steered.reconsider([2.0, 2.0, 2.0])
-    assert said(journal) == [first, longer], "what was said once is not said after every gap"
+    assert len(orders) == 1 and steered.due(100.0)
+    steered.turn(100.0, (), ranks_of(plan))
+    assert not steered.due(100.4) and steered.due(100.5)
+    assert steered.wanted(plan.layout) == {1: 2}
+    steered.close()
 
 
-def test_each_gap_is_considered_once_and_sets_another_length_if_it_asks_for_one() -> None:
-    plan, journal = planned(bounds=({"p99": "60 ms"},)), Journal()
-    steered = steering(plan, journal, observe_only=False)
+def test_what_is_decided_by_hand_is_wanted_from_then_on() -> None:
+    plan, orders = planned(parallelism=(1, 2, 6)), list[Orders]()
+    steered = steering(plan, orders)
     steered.start()
-    steered.reconsider([2.0])
-    assert steered.epoch_s == pytest.approx(200, rel=0.05)
-    steered.reconsider([0.5])
-    assert steered.epoch_s == pytest.approx(200, rel=0.05), "no gap was added"
-    steered.reconsider([0.5, 0.5])
-    assert steered.epoch_s == plan.settings.epoch_s
-
-
-@pytest.mark.parametrize("observe_only", [False, True])
-def test_a_length_that_the_user_set_is_neither_changed_nor_discussed(observe_only: bool) -> None:
-    journal = Journal()
-    steered = steering(planned(bounds=({"p99": "60 ms"},), epoch="20 s"), journal, observe_only=observe_only)
-    steered.start()
-    steered.reconsider([2.0])
-    assert steered.epoch_s == 20.0 and said(journal) == []
+    steered.override(ranks_of(plan), {}, {"count": 4}, {})
+    assert steered.wanted(plan.layout) == {1: 4} and orders[-1].active == {1: 4}
+    steered.close()

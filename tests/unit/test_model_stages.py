@@ -63,19 +63,6 @@ def test_cantelli_is_never_below_the_simulated_quantile(share: float) -> None:
         assert cantelli_quantile_s(path.spread, share) >= np.quantile(latency_of(at), share)
 
 
-@pytest.mark.parametrize("busy", [0.05, 0.3, 0.6])
-@pytest.mark.parametrize(("gap_s", "epoch_s"), [(0.4, 8.0), (0.05, 8.0)])
-def test_the_tail_that_epoch_gaps_make(busy: float, gap_s: float, epoch_s: float) -> None:
-    rate_per_s, stages, buffering = rate_of((1, 1), busy), (READ, COUNT), Buffering(0.010)
-    path = path_of(rate_per_s, stages, (1, 1), buffering, gap_s=gap_s, epoch_s=epoch_s)
-    run = simulated.run(rate_per_s, stages, (1, 1), buffering, seconds=80, seed=3, gap_s=gap_s, epoch_s=epoch_s)
-    assert path.spread.mean_s == pytest.approx(run.latency_s.mean(), rel=0.15)
-    assert path.quantile_s(0.99) == pytest.approx(np.quantile(run.latency_s, 0.99), rel=0.2)
-    late_s = gap_s / 2
-    in_time = (run.latency_s <= late_s).mean()
-    assert path.quantile_s(in_time - 0.02) <= late_s <= path.quantile_s(min(in_time + 0.02, 1 - 1e-9))
-
-
 def test_a_buffer_that_fills_is_flushed_before_its_deadline() -> None:
     buffering = Buffering(0.020, max_bytes=10_000)
     stages = (READ, COUNT, replace(TOP, item_bytes=500.0))

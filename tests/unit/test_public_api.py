@@ -60,9 +60,8 @@ def test_importing_does_not_import_spark() -> None:
 
 def test_settings_as_written_and_as_kept_are_the_same() -> None:
     kept = {field_of(name) for name in RunSettings.__annotations__}
-    assert kept | {"epoch_auto"} == set(Settings.__dataclass_fields__)
-    assert Settings.of(**{k: v for k, v in default_settings().items() if k != "epoch"}) == Settings()
-    assert Settings.of(epoch=default_settings()["epoch"]).epoch_s == Settings().epoch_s
+    assert kept == set(Settings.__dataclass_fields__)
+    assert Settings.of(**default_settings()) == Settings()
     assert RUN_DEFAULTS.keys() == RunOptions.__annotations__.keys()
 
 
@@ -189,14 +188,14 @@ keyed.reduce(name="r", state=hr.keep(memory="64 MB", engine="dinc"), emit=hr.at_
 keyed.reduce(name="r", memory="64 MB", n=hr.count())  # wrong
 keyed.reduce(name="r", state=hr.keep(engine="fast"), n=hr.count())  # wrong
 keyed.join(keyed, how="cross")  # wrong
-run: hr.Run = hr.run(job, epoch="30 s", flush="5 ms", executors=(1, 4), mode="batch")
-hr.run(job, epok="30 s")  # wrong
+run: hr.Run = hr.run(job, commit="5 s", flush="5 ms", executors=(1, 4), mode="batch")
+hr.run(job, comit="5 s")  # wrong
 hr.start(job, parallelism="many")  # wrong
 hr.run(job, mode="fast")  # wrong
 listed: list[hr.Record] = hr.collect(job, parallelism=1)
-by_sink: dict[str, list[hr.Record]] = hr.collect(job, by_sink=True, epoch="auto")
+by_sink: dict[str, list[hr.Record]] = hr.collect(job, by_sink=True, give_up="1 min")
 hr.collect()  # wrong
-options: hr.RunOptions = {"epoch": "30 s", "spark": None}
+options: hr.RunOptions = {"commit": "5 s", "spark": None}
 hr.run([job], **options)
 """
 

@@ -74,10 +74,11 @@ def test_words_are_read_back(seconds: float) -> None:
 
 def test_settings_from_what_users_write() -> None:
     settings = Settings.of(
-        mode="batch", epoch="30 s", flush="10 ms", queue="1 MB", parallelism=3, slices=7, report="500 ms"
+        mode="batch", commit="30 s", flush="10 ms", queue="1 MB", parallelism=3, slices=7, report="500 ms"
     )
-    assert (settings.mode, settings.epoch_s, settings.flush_s, settings.queue_bytes) == ("batch", 30.0, 0.01, 1_000_000)
-    assert (settings.parallelism, settings.slices, settings.report_s) == (3, 7, 0.5)
+    assert (settings.mode, settings.parallelism, settings.slices) == ("batch", 3, 7)
+    assert (settings.commit_s, settings.flush_s, settings.report_s) == (30.0, 0.01, 0.5)
+    assert settings.queue_bytes == 1_000_000
 
 
 @pytest.mark.parametrize(
@@ -89,9 +90,11 @@ def test_settings_from_what_users_write() -> None:
         ({"parallelism": 1.5}, "parallelism must be a whole number"),
         ({"slices": "many"}, "slices must be a whole number"),
         ({"slices": 70_000}, "slices must be at most 65535"),
-        ({"max_attempts": 0}, "max_attempts must be"),
-        ({"epoch": "10 ms"}, "epoch must be at least 1 s"),
-        ({"epoch": "soon"}, "epoch 'soon' is not a duration"),
+        ({"commit": "10 ms"}, "commit must be at least 50 ms, not 10 ms"),
+        ({"commit": "soon"}, "commit 'soon' is not a duration"),
+        ({"recovery": "10 ms"}, "recovery must be at least 100 ms"),
+        ({"epoch": "30 s"}, "'commit'"),
+        ({"max_attempts": 5}, "'give_up'"),
         ({"flush": "-1 ms"}, "flush '-1 ms' is not a duration"),
     ],
 )
@@ -99,6 +102,12 @@ def test_wrong_settings_are_named(options: dict[str, Any], message: str) -> None
     with pytest.raises((ConfigError, UnitError)) as caught:
         Settings.of(**options)
     assert message in str(caught.value) and isinstance(caught.value, HeadraceError)
+
+
+def test_cuts_are_as_far_apart_as_set_and_as_recovery_allows() -> None:
+    assert Settings().cut_every_s == 1.0 and Settings.of(commit="30 s").cut_every_s == 30.0
+    assert Settings.of(commit="30 s", recovery="5 s").cut_every_s == 2.5, "a failure repeats two intervals at most"
+    assert Settings.of(commit="1 s", recovery="60 s").cut_every_s == 1.0
 
 
 def test_schemas_as_users_write_them() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 import headrace as hr
-from headrace.bench.measuring.figures import TreeWatch, latency_figures, longest_gap_ms, with_prefix
+from headrace.bench.measuring.figures import TreeWatch, cut_figures, latency_figures, longest_gap_ms, with_prefix
 from headrace.bench.measuring.recorder import Table, recording
 from headrace.bench.stock.jobs import run_stock
 
@@ -106,10 +106,9 @@ def _figures(
         "items_per_s": round(total / span_s, 1),
         **latency_figures(latency_ms[warm], weights[warm] if weights is not None else None),
         **watch.figures(),
-        "epochs": run.status().committed_epochs,
+        **cut_figures(run),
         "restarts": run.status().restarts,
         "longest_gap_ms": longest_gap_ms(now[warm]),
-        "epoch_gap_ms": round(1000 * max(run.gaps_s, default=float("nan")), 1),
     }
 
 

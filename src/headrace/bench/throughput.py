@@ -13,7 +13,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 import headrace as hr
-from headrace.bench.measuring.figures import TreeWatch, with_prefix
+from headrace.bench.measuring.figures import TreeWatch, cut_figures, with_prefix
 from headrace.bench.measuring.recorder import Recorder, Table
 from headrace.bench.stock.jobs import run_stock
 from headrace.spark.handle import Run
@@ -76,7 +76,7 @@ def _ours(root: Path, reference: npt.NDArray[np.int64], **settings: Any) -> dict
         "duplicated": duplicated,
         "wrong": wrong,
         **watch.figures(),
-        "epochs": run.status().committed_epochs,
+        **cut_figures(run),
     }
 
 

@@ -30,7 +30,7 @@ def bench(
     ] = None,
     stock: Annotated[bool, typer.Option(help="Also run the peers: stock Spark, or fixed configurations.")] = True,
     quick: Annotated[bool, typer.Option(help="Fewer settings, for a first look.")] = False,
-    epoch: Annotated[str | None, typer.Option(help="Epoch length, for example '30 s'.")] = None,
+    commit: Annotated[str | None, typer.Option(help="Time between cuts, for example '200 ms'.")] = None,
     flush: Annotated[str | None, typer.Option(help="Longest wait in an output buffer, for example '5 ms'.")] = None,
     parallelism: Annotated[int | None, typer.Option(help="Subtasks per stage.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Last line is one JSON object.")] = False,
@@ -46,7 +46,7 @@ def bench(
         raise typer.Exit(2)
     settings = {
         key: value
-        for key, value in (("epoch", epoch), ("flush", flush), ("parallelism", parallelism))
+        for key, value in (("commit", commit), ("flush", flush), ("parallelism", parallelism))
         if value is not None
     }
     options = Options(rate, seconds, warmup, events, items, kills, seed, bound, stock, quick, settings)

@@ -131,8 +131,8 @@ def recovery(options: Options) -> Figures:
     """kill -9 of driver and workers at random moments; answers compared with a reference"""
     from headrace.bench.recovery import recovery as run
 
-    kills, settings = options.kills, {"epoch": "3 s", **options.settings}
-    return run(kills, options.rate or 5000, options.seconds or 20 * kills, options.seed, **settings)
+    kills = options.kills
+    return run(kills, options.rate or 5000, options.seconds or 20 * kills, options.seed, **options.settings)
 
 
 def _tell(line: str) -> None:

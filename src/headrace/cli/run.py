@@ -17,7 +17,7 @@ from headrace.cli import arguments
 from headrace.cli.answers import VIOLATED, answering, messages
 from headrace.cli.apps import load_job
 from headrace.cli.chatter import quiet_spark
-from headrace.cli.watching import Watch, follow, run_figures
+from headrace.cli.watching import Watch, cut_words, follow, run_figures
 from headrace.config import executor_limits
 from headrace.errors import ConfigError, UnitError
 from headrace.launch import RunOptions, start
@@ -39,9 +39,9 @@ def run(
     ] = None,
     observe_only: Annotated[bool, typer.Option("--observe-only", help="Decide, but do not act.")] = False,
     seconds: Annotated[float | None, typer.Option(min=0.0, help="Stop cleanly after so many seconds.")] = None,
-    epoch: Annotated[str | None, typer.Option(help="Time between commits, for example '30 s', or 'auto'.")] = None,
+    commit: Annotated[str | None, typer.Option(help="Time between cuts, for example '200 ms'.")] = None,
     recovery: Annotated[
-        str | None, typer.Option(help="How much input a failure may repeat on average, for example '60 s'.")
+        str | None, typer.Option(help="How much input a failure may repeat, for example '5 s'.")
     ] = None,
     parallelism: arguments.Parallelism = None,
     executors: Annotated[
@@ -53,13 +53,12 @@ def run(
 ) -> None:
     """Run a job until its input ends, --seconds are over, or Ctrl-C or SIGTERM asks it to stop.
 
-    A stop ends the running epoch and commits it. A job that is run again on its --checkpoint goes on
-    where it stopped.
+    A stop makes a last cut. A job that is run again on its --checkpoint goes on where it stopped.
     """
     asked: RunOptions = {"mode": mode, "master": master, "observe_only": observe_only, "seconds": seconds}
     asked["checkpoint"] = checkpoint
-    if epoch:
-        asked["epoch"] = epoch if epoch == "auto" else checked_duration("--epoch", epoch)
+    if commit:
+        asked["commit"] = checked_duration("--commit", commit)
     if recovery:
         asked["recovery"] = checked_duration("--recovery", recovery)
     if parallelism:
@@ -131,7 +130,7 @@ def progress(watch: Watch, *, stopping: bool = False) -> Text:
     rate = sum(watch.recent(name).out_per_s for name in watch.sources)
     line = Text(no_wrap=True, overflow="ellipsis")
     line.append(f"{watch.handle.plan.graph.job} ", style="bold").append("stopping" if stopping else status.state)
-    line.append(f" · epoch {status.epoch}, {status.committed_epochs} committed")
+    line.append(f" · {cut_words(status)}")
     line.append(f" · {watch.read:,} read, {rate:,.0f}/s")
     for step in watch.sinks:
         now = watch.recent(step)
@@ -146,7 +145,7 @@ def summary(answer: dict[str, Any]) -> Text:
     """One line about a finished job."""
     text = Text.assemble(
         (f"{answer['job']} {answer['state']}", "bold"),
-        f": {answer['items']:,} records in {answer['seconds']:.1f} s, {answer['epochs']} epochs",
+        f": {answer['items']:,} records in {answer['seconds']:.1f} s, {answer['cuts']} cuts",
     )
     if answer["p50_ms"] is not None:
         text.append(f", latency p50 {answer['p50_ms']:.1f} ms, p99 {answer['p99_ms']:.1f} ms")

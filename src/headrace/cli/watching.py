@@ -15,6 +15,7 @@ from headrace.signals import StopWish
 
 if TYPE_CHECKING:
     from headrace.bench.measuring.figures import TreeWatch
+    from headrace.driver.status import Status
     from headrace.runtime.messages import Reported
     from headrace.spark.handle import Run
 
@@ -122,9 +123,18 @@ def follow(watch: Watch, wish: StopWish, show: Callable[[list[str]], None]) -> N
         show(watch.look())
         if wish.wanted and not stopping:
             stopping = True
-            # stop() waits for the end of the epoch; the display goes on meanwhile.
+            # stop() waits for the last cut; the display goes on meanwhile.
             threading.Thread(target=handle.stop, name="headrace-stop", daemon=True).start()
     show(watch.look())
+
+
+def cut_words(status: Status) -> str:
+    """How far a run has got for good: the last cut, how long ago that was, and what still waits for its sinks."""
+    if status.cut is None or status.cut_age_s is None:
+        return "no cut yet"
+    words = f"cut {status.cut.number}, {status.cut_age_s:.1f} s ago"
+    # One is always on its way for a moment; more mean that a sink does not keep up.
+    return f"{words}, {status.unpublished} unpublished" if status.unpublished > 1 else words
 
 
 def run_figures(watch: Watch, resources: TreeWatch) -> dict[str, Any]:
@@ -148,7 +158,8 @@ def run_figures(watch: Watch, resources: TreeWatch) -> dict[str, Any]:
         "cpu_s": resources.cpu_s,
         "peak_rss_mb": resources.peak_rss_mb,
         "load_1m": resources.load_1m,
-        "epochs": status.committed_epochs,
+        "epochs": status.cuts,
+        "cuts": status.cuts,
         "longest_gap_ms": 1000 * max(gaps_s) if gaps_s else None,
         "restarts": status.restarts,
         "late": sum(count for name, count in counted.items() if name.startswith("late:")),

@@ -8,7 +8,7 @@ scalar minimisation, so the answer is the same in every run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations
@@ -16,7 +16,7 @@ from math import inf
 from typing import Generic, Protocol, TypeVar
 
 from headrace.model.sizing import RuntimePlant, best_period
-from headrace.model.stagephases import MAX_BUSY, busy_shares
+from headrace.model.stagephases import MAX_BUSY, StagePhases
 from headrace.units import in_words
 
 Setting = TypeVar("Setting")
@@ -50,6 +50,11 @@ class PlannedSystem(Protocol[Setting]):
     def latency_s(self, rate_per_s: float, setting: Setting, period_s: float) -> float:
         """The latency that the bound is about; infinite if a queue would grow without end."""
         ...
+
+
+def busy_shares(rate_per_s: float, stages: Sequence[StagePhases], subtasks: Sequence[int]) -> list[float]:
+    """Each stage's utilisation by items alone: in a backlog rows are large and their own cost is small."""
+    return [rate_per_s * s.items_per_input * s.item_s / n for s, n in zip(stages, subtasks, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,13 +106,6 @@ def test_a_plan_for_windows_asks_for_more_than_one_for_tuples() -> None:
     assert rates(windows, 0.4, 2)[-1] < rates(THESIS, 0.4, 2)[-1]
 
 
-def test_a_gap_longer_than_the_bound_takes_its_share() -> None:
-    tail = replace(OURS, quantile=0.99)
-    without, with_gap = largest_rate(tail, 3, 0.030), largest_rate(replace(tail, gap_s=0.3, epoch_s=60.0), 3, 0.030)
-    assert without is not None and with_gap is not None and with_gap.rate_per_s < without.rate_per_s
-    assert largest_rate(replace(tail, gap_s=0.3, epoch_s=20.0), 3, 0.030) is None
-
-
 def test_the_best_period_lies_between_too_many_rows_and_too_long_waits() -> None:
     period_s, latency_s = best_period(OURS, 15_000, (1, 2))
     for other_s in (period_s / 1.5, period_s * 1.5):

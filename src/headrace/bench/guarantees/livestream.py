@@ -18,7 +18,7 @@ import headrace as hr
 from headrace.api.stream import Path
 from headrace.bench.guarantees.video import PERIOD, STEPS, Film
 from headrace.bench.measuring.boundkept import spans_of
-from headrace.bench.measuring.figures import TreeWatch, latency_figures, longest_gap_ms, with_prefix
+from headrace.bench.measuring.figures import TreeWatch, cut_figures, latency_figures, longest_gap_ms, with_prefix
 from headrace.bench.measuring.recorder import Recorder, Table, recording
 from headrace.driver.status import Event
 from headrace.spark.session import open_session
@@ -104,7 +104,7 @@ def run_once(session: Any, film: Film, load: VideoLoad, bound_ms: float, variant
         **latency_figures(latency_ms[warm]),
         **watch.figures(),
         **spans_of(table["due_us"], table["now_us"], bound_ms, _OVER_S, warmup_s=load.warmup_s).figures(),
-        "epochs": run.status().committed_epochs,
+        **cut_figures(run),
         "longest_gap_ms": longest_gap_ms(table["now_us"][warm]),
         "chained_at_s": chained_at_s(run.decisions(), began_us),
         **check(table, film, load.total),

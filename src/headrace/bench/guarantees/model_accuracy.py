@@ -152,7 +152,7 @@ def predict_s(plan: JobPlan, costs: Costs, setting: AccuracySetting) -> tuple[fl
     """Median and p99 of a setting, of which the second step's time per record is a part."""
     test = costs.steps.get("test", StepCost(0.0, 0.0))
     steps = {**costs.steps, "test": replace(test, record_s=setting.service_us / 1e6)}
-    plant = plant_of(plan, replace(costs, steps=steps, gap_s=0.0), None, "items", "out")
+    plant = plant_of(plan, replace(costs, steps=steps), None, "items", "out")
     path = predicted(plan, plant, float(setting.rate))
     return path.quantile_s(0.5), path.quantile_s(0.99)
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 import headrace as hr
 from headrace.bench.measuring.boundkept import spans_of
-from headrace.bench.measuring.figures import TreeWatch, latency_figures, longest_gap_ms, with_prefix
+from headrace.bench.measuring.figures import TreeWatch, cut_figures, latency_figures, longest_gap_ms, with_prefix
 from headrace.bench.measuring.recorder import Recorder, Table, recording
 
 Ints = npt.NDArray[np.int64]
@@ -104,7 +104,7 @@ def run_once(
         "mean_ms": round(float((table["now_us"] - table["due_us"]).mean()) / 1000, 2),
         "subtask_s": round(subtask_s, 1),
         "controller_cpu_share": round(run.control_cpu_s / watch.cpu_s, 5),
-        "epochs": run.status().committed_epochs,
+        **cut_figures(run),
         "longest_gap_ms": longest_gap_ms(table["now_us"]),
         "decisions": sum(event.what in ("batch", "scale", "chain") for event in run.decisions()),
         **check(table, load.total),

@@ -29,7 +29,7 @@ from headrace.bench.guarantees.sentiments_tweets import (
     window_counts,
 )
 from headrace.bench.measuring.boundkept import spans_of
-from headrace.bench.measuring.figures import TreeWatch, latency_figures, longest_gap_ms, with_prefix
+from headrace.bench.measuring.figures import TreeWatch, cut_figures, latency_figures, longest_gap_ms, with_prefix
 from headrace.bench.measuring.recorder import Table, recording
 from headrace.driver.status import Event
 
@@ -160,7 +160,7 @@ def sentiments(load: TweetLoad, bounds: Bounds, *, service_s: float = 0.006, **s
         **watch.figures(),
         **kept(load, bounds, hot, moods),
         "subtask_s": round(run.subtask_s().get("sentiment", float("nan")), 1),
-        "epochs": run.status().committed_epochs,
+        **cut_figures(run),
         "longest_gap_ms": longest_gap_ms(moods["now_us"]),
         "decisions": sum(event.what in ("batch", "scale", "chain") for event in events),
         **reaction(events, "sentiment", load, began_us).figures(),

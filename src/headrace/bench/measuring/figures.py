@@ -7,11 +7,14 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import psutil
+
+if TYPE_CHECKING:
+    from headrace.spark.handle import Run
 
 Values = npt.NDArray[np.float64]
 _SAMPLE_S = 0.5
@@ -91,6 +94,12 @@ def latency_figures(latency_ms: Values, weights: Values | None = None) -> dict[s
 def longest_gap_ms(times_us: npt.NDArray[np.int64]) -> float:
     """The longest silence between two results."""
     return round(float(np.diff(np.sort(times_us)).max()) / 1000, 2) if len(times_us) > 1 else float("nan")
+
+
+def cut_figures(run: Run) -> dict[str, int]:
+    """How often results became final: ``epochs`` is the key that peers have too, whose batches do that."""
+    cuts = run.status().cuts
+    return {"epochs": cuts, "cuts": cuts}
 
 
 def with_prefix(prefix: str, figures: Mapping[str, Any]) -> dict[str, Any]:

@@ -67,7 +67,7 @@ class Means:
             sums = grouped.agg(F.sum("cents").alias("cents"), F.count("*").alias("trades"))
             result = sums.select(F.unix_seconds("window.end").alias("end_s"), "symbol", "cents", "trades")
 
-            def take(batch: Any, epoch: int, parts: list[tuple[int, pa.Table]] = parts) -> None:
+            def take(batch: Any, number: int, parts: list[tuple[int, pa.Table]] = parts) -> None:
                 made = batch.toArrow()
                 parts.append((time.time_ns() // 1000, made))
 

@@ -54,7 +54,7 @@ def latency(rate: int, seconds: int) -> dict[str, Any]:
     session.dataSource.register(source)
     results: list[Any] = []
 
-    def take(batch: Any, epoch: int) -> None:
+    def take(batch: Any, number: int) -> None:
         rows = batch.select("due_us").toArrow().column(0).to_numpy()
         results.append((time.time_ns() // 1000, rows))
 

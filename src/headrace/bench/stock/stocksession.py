@@ -43,7 +43,7 @@ def drained(rows: Any, out: str, checkpoint: str) -> Drained:
     began = time.monotonic()
     query = (
         rows.writeStream.outputMode("update")
-        .foreachBatch(lambda batch, epoch: batch.write.mode("append").parquet(out))
+        .foreachBatch(lambda batch, number: batch.write.mode("append").parquet(out))
         .option("checkpointLocation", checkpoint)
         .trigger(availableNow=True)
         .start()

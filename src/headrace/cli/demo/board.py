@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headrace.cli.demo.topics import HOT, SENTIMENT, Tail
-from headrace.cli.watching import Watch
+from headrace.cli.watching import Watch, cut_words
 from headrace.graph.nodes import Constraint, SinkNode
 
 _TOPICS_SHOWN = 8
@@ -50,7 +50,7 @@ class Board:
         line = Text.assemble(("headrace demo", "bold"), "  bursty tweets → hot topics and sentiment\n")
         line.append(f"{status.state}", style="green" if status.state == "running" else "yellow")
         line.append(f"  {min(watch.seconds, self._seconds):.0f} of {self._seconds:g} s")
-        line.append(f"  epoch {status.epoch}, {status.committed_epochs} committed, {status.restarts} restarts")
+        line.append(f"  {cut_words(status)}, {status.restarts} restarts")
         return line.append(f"  {watch.read:,} tweets")
 
     def _steps(self) -> Table:

@@ -26,8 +26,6 @@ from headrace.cli.watching import Watch, follow, run_figures
 from headrace.launch import start
 from headrace.signals import StopWish
 
-_EPOCH = "10 s"
-"""Short, so that commits are seen in a demo of half a minute."""
 _MAX_CHECKED = 2_000_000
 _LINE_EVERY_S = 5.0
 
@@ -53,7 +51,7 @@ def demo(
         console.print("starting Spark …", style="dim")
         with StopWish() as wish, TreeWatch() as resources:
             with quiet_spark(quiet=not traceback):
-                handle = start(demo_job(directory, total), checkpoint=directory / "checkpoint", epoch=_EPOCH)
+                handle = start(demo_job(directory, total), checkpoint=directory / "checkpoint")
             wish.listen()
             watch = Watch(handle)
             board = Board(watch, directory, seconds)

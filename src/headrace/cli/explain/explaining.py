@@ -75,8 +75,8 @@ def in_sentences(plan: JobPlan) -> list[str]:
     if plan.eager:
         parts = " + ".join(str(stage.subtasks) for stage in layout.stages)
         lines += [
-            f"{layout.slots} task slots ({parts}), held for a whole epoch of {in_words(settings.epoch_s)}: "
-            f"all stages run at the same time.",
+            f"{layout.slots} task slots ({parts}), held as long as the query runs: all stages run at the same time.",
+            f"A cut every {in_words(settings.cut_every_s)}: state, offsets and results become one version.",
             f"A record waits at most {in_words(settings.flush_s)} in an output buffer before each shuffle.",
         ]
     else:

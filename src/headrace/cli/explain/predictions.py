@@ -7,7 +7,6 @@ from typing import Any
 
 from headrace.errors import ConfigError
 from headrace.forecast.calibrate import calibrated
-from headrace.forecast.epochs import first_length, is_automatic
 from headrace.forecast.prediction import Forecast, forecast
 from headrace.graph.nodes import SourceNode
 from headrace.measure.trace import read
@@ -32,11 +31,7 @@ def known_costs(plan: JobPlan, *, calibrate: bool, trace: Path | None) -> Costs:
 def predictions(plan: JobPlan, costs: Costs, rate: str | None) -> dict[str, Any]:
     """The forecasts as plain data."""
     made = forecast(plan, costs, rate_per_s(rate) if rate is not None else None)
-    return {
-        "costs_from": costs.origin,
-        "epoch": _epoch(plan, costs),
-        "constraints": [_as_data(plan, one) for one in made],
-    }
+    return {"costs_from": costs.origin, "constraints": [_as_data(plan, one) for one in made]}
 
 
 def constraint_sentences(found: dict[str, Any]) -> list[str]:
@@ -54,16 +49,7 @@ def constraint_sentences(found: dict[str, Any]) -> list[str]:
             lines.append(f"    longest buffer deadlines: {edges}; {one['plan']['why']}")
         budget = ", ".join(f"{part['of']} {part['ms']:g} ms" for part in one["budget"])
         lines.append(f"    budget, in proportion to what each is expected to take: {budget}")
-    if found["epoch"] is not None:
-        lines.append(f"  {found['epoch']['why']}")
     return lines
-
-
-def _epoch(plan: JobPlan, costs: Costs) -> dict[str, Any] | None:
-    if not is_automatic(plan):
-        return None
-    length = first_length(plan, costs)
-    return {"seconds": length.epoch_s, "why": length.sentence}
 
 
 def _as_data(plan: JobPlan, one: Forecast) -> dict[str, Any]:
