@@ -1,4 +1,4 @@
-"""Sinks: what is visible when, publication that can be repeated, attempts that are not picked."""
+"""Sinks: what is visible when, how files roll, whose a directory is; crashes are in test_connect_crashes."""
 
 from __future__ import annotations
 
@@ -19,18 +19,21 @@ from headrace.connect.console import console
 from headrace.connect.jsonl import jsonl
 from headrace.connect.parquet import parquet
 from headrace.connect.sink import Sink, SinkContext, Staged
+from headrace.connect.writing import gathering, rolling
 from headrace.connect.writing.jsonrows import json_lines, json_rows
 from headrace.connect.writing.staging import discard_staging
 from headrace.errors import ConfigError, CorruptionError, StateError
 from headrace.tokens import Token
 
-FIRST = Token(generation=1, epoch=7, attempt=1)
-SECOND = Token(generation=1, epoch=7, attempt=2)
+FIRST = Token(generation=1, attempt=1, cut=7)
+SECOND = Token(generation=1, attempt=2, cut=7)
 ROWS = pa.record_batch({"tag": ["a", "b"], "n": [1, 2]})
+WRITTEN = [*ROWS.to_pylist(), ROWS.to_pylist()[1]]
+"""What `write` writes."""
 
 
 def context(sink: Sink, checkpoint: Path, token: Token = FIRST, subtask: int = 0) -> SinkContext:
-    staging = sink.staging_root(checkpoint) / str(token) / "out"
+    staging = sink.staging_root(checkpoint) / "out" / str(token)
     staging.mkdir(parents=True, exist_ok=True)
     return SinkContext("out", token, subtask, staging, lambda step, rows: None)
 
@@ -50,39 +53,110 @@ def published(directory: Path) -> list[str]:
 FILE_SINKS = {"jsonl": (jsonl, ".jsonl"), "parquet": (parquet, ".parquet"), "collect": (collect_sink, ".arrow")}
 
 
-def read_part(path: Path) -> list[dict[str, Any]]:
-    if path.suffix == ".jsonl":
-        return [json.loads(line) for line in path.read_text().splitlines()]
-    if path.suffix == ".parquet":
-        rows: list[dict[str, Any]] = pq.read_table(path).to_pylist()
-        return rows
-    return pa.ipc.open_file(path.read_bytes()).read_all().to_pylist()  # type: ignore[no-any-return]
+def rows_in(directory: Path) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = read_collected(directory).to_pylist()
+    for path in sorted(directory.glob("part-*")):
+        if path.suffix == ".jsonl":
+            rows += [json.loads(line) for line in path.read_text().splitlines()]
+        elif path.suffix == ".parquet":
+            rows += pq.read_table(path).to_pylist()
+    return rows
+
+
+class Clock:
+    """The time by which files roll, in seconds."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s = 0
+        for module in (rolling, gathering):
+            monkeypatch.setattr(module, "now_us", lambda: self.now_s * 1_000_000)
 
 
 @pytest.mark.parametrize("name", FILE_SINKS)
-def test_rows_are_visible_once_after_commit(tmp_path: Path, name: str) -> None:
+def test_rows_are_visible_once_after_their_cut_is_logged(tmp_path: Path, name: str) -> None:
     make, suffix = FILE_SINKS[name]
     sink = make(tmp_path / "out")
-    staged = [*write(sink, tmp_path, FIRST, 0), *write(sink, tmp_path, FIRST, 3)]
-    unpicked = write(sink, tmp_path, SECOND, 0)
+    staged = [*write(sink, tmp_path, FIRST, 3), *write(sink, tmp_path, FIRST, 0)]
+    unlogged = write(sink, tmp_path, SECOND, 0)
     assert published(tmp_path / "out") == [] and [piece.rows for piece in staged] == [3, 3]
     for _ in range(2):
         sink.publish(FIRST, staged)
-        assert published(tmp_path / "out") == [f"part-00000007-00000{suffix}", f"part-00000007-00003{suffix}"]
-    assert read_part(tmp_path / "out" / f"part-00000007-00003{suffix}") == [*ROWS.to_pylist(), ROWS.to_pylist()[1]]
+        sink.settle()
+        assert published(tmp_path / "out") == [f"part-c0000000007-g000001-a0001{suffix}"]
+        assert rows_in(tmp_path / "out") == WRITTEN * 2
     sink.discard(lambda token: token == FIRST)
-    assert not Path(unpicked[0].path).exists()
+    assert not Path(unlogged[0].path).exists()
     assert pickle.loads(pickle.dumps(sink)) == sink
 
 
 @pytest.mark.parametrize("name", FILE_SINKS)
-def test_a_half_done_publication_is_completed(tmp_path: Path, name: str) -> None:
-    sink = FILE_SINKS[name][0](tmp_path / "out")
-    staged = [write(sink, tmp_path, FIRST, subtask)[0] for subtask in range(3)]
-    sink.publish(FIRST, staged[:1])
-    sink.discard(lambda token: token == FIRST)
-    sink.publish(FIRST, staged)
-    assert len(published(tmp_path / "out")) == 3
+def test_a_day_of_cuts_makes_few_files(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, sink = Clock(monkeypatch), FILE_SINKS[name][0](tmp_path / "out")
+    for cut in range(1, 201):
+        clock.now_s = cut
+        token = Token(1, 1, cut)
+        sink.publish(token, write(sink, tmp_path, token, rows=pa.record_batch({"at": [cut] * 2})))
+        if name != "parquet":
+            assert len(rows_in(tmp_path / "out")) == 3 * cut, "visible with its cut"
+    sink.settle()
+    assert [row["at"] for row in rows_in(tmp_path / "out")] == [cut for cut in range(1, 201) for _ in range(3)]
+    assert len(published(tmp_path / "out")) == {"jsonl": 1, "collect": 1, "parquet": 4}[name]
+
+
+def test_json_lines_go_to_a_new_file_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, sink = Clock(monkeypatch), jsonl(tmp_path / "out", roll="1 min")
+    for cut, clock.now_s in ((1, 0), (2, 59), (3, 60), (4, 61), (5, 62)):
+        sink.publish(Token(1, 1, cut), write(sink, tmp_path, Token(1, 1, cut)))
+    first, second = published(tmp_path / "out")
+    assert (first[:16], second[:16]) == ("part-c0000000001", "part-c0000000004")
+    (tmp_path / "out" / second).rename(tmp_path / "taken")
+    sink.publish(Token(1, 1, 6), write(sink, tmp_path, Token(1, 1, 6)))
+    assert published(tmp_path / "out")[1][:16] == "part-c0000000006", "a file that a reader took away is not made again"
+    (tmp_path / "out" / published(tmp_path / "out")[1]).write_text("")
+    with pytest.raises(CorruptionError, match="0 of .* bytes"):
+        sink.publish(Token(1, 1, 7), write(sink, tmp_path, Token(1, 1, 7)))
+
+
+def test_parquet_rows_wait_for_their_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, sink = Clock(monkeypatch), parquet(tmp_path / "out", roll="10 s")
+    for cut, clock.now_s in ((1, 0), (2, 9)):
+        sink.publish(Token(1, 1, cut), write(sink, tmp_path, Token(1, 1, cut)))
+    assert published(tmp_path / "out") == []
+    clock.now_s = 10
+    sink.discard(lambda token: False)
+    for _ in range(2):
+        sink.publish(Token(1, 1, 3), [])
+        assert rows_in(tmp_path / "out") == WRITTEN * 2, "a cut without rows publishes what has waited"
+    assert "every 10 s" in sink.describe()
+
+
+def test_parquet_of_other_columns_is_another_file(tmp_path: Path) -> None:
+    sink = parquet(tmp_path / "out")
+    for cut, rows in enumerate([ROWS, ROWS, pa.record_batch({"tag": [1, 2]}), ROWS], 1):
+        sink.publish(Token(1, 1, cut), write(sink, tmp_path, Token(1, 1, cut), rows=rows))
+    sink.settle()
+    assert [pq.read_table(tmp_path / "out" / name).num_rows for name in published(tmp_path / "out")] == [6, 3, 3]
+
+
+@pytest.mark.parametrize("name", FILE_SINKS)
+def test_large_pieces_are_moved_not_copied(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (rolling, gathering):
+        monkeypatch.setattr(module, "ROLL_BYTES", 1000)
+    monkeypatch.setattr("headrace.connect.parquet.ROLL_BYTES", 1000)
+    make, suffix = FILE_SINKS[name]
+    sink = make(tmp_path / "out")
+    large = pa.record_batch({"tag": ["x"] * 500, "n": range(500)})
+    for cut, rows in ((1, ROWS), (2, large), (3, ROWS)):
+        token = Token(1, 1, cut)
+        staged = [*write(sink, tmp_path, token, 0, rows), *write(sink, tmp_path, token, 1, rows)]
+        inodes = {Path(piece.path).stat().st_ino for piece in staged}
+        sink.publish(token, staged)
+        if cut == 2:
+            moved = {path.stat().st_ino for path in (tmp_path / "out").glob(f"part-{token}-*{suffix}")}
+            assert moved == inodes
+    sink.settle()
+    assert len(rows_in(tmp_path / "out")) == 2 * (3 + 999 + 3)
+    assert [row["n"] for row in rows_in(tmp_path / "out")[:6]] == [1, 2, 2] * 2
 
 
 @pytest.mark.parametrize("name", FILE_SINKS)
@@ -90,24 +164,32 @@ def test_no_rows_no_file(tmp_path: Path, name: str) -> None:
     sink = FILE_SINKS[name][0](tmp_path / "out")
     assert write(sink, tmp_path, rows=ROWS.slice(0, 0)) == []
     sink.publish(FIRST, [])
+    sink.settle()
+    assert published(tmp_path / "out") == []
 
 
-def test_as_produced_rows_are_readable_at_once(tmp_path: Path) -> None:
+def test_as_produced_rows_are_readable_at_once_and_keep_their_file(tmp_path: Path) -> None:
     sink = jsonl(tmp_path / "out", when="as_produced")
-    writer = sink.open(context(sink, tmp_path))
-    failed = sink.open(context(sink, tmp_path, SECOND))
-    for rows_written in (1, 2):
-        writer.write(ROWS.slice(0, 1))
-        live = tmp_path / "out" / f"live-{FIRST}-00000.jsonl"
-        assert len(live.read_text().splitlines()) == rows_written
-    failed.write(ROWS)
-    failed.close()
-    staged = writer.close()
-    sink.discard(lambda token: token == FIRST)
-    assert published(tmp_path / "out") == [live.name]
-    for _ in range(2):
-        sink.publish(FIRST, staged)
-        assert published(tmp_path / "out") == ["part-00000007-00000.jsonl"]
+    live = tmp_path / "out" / f"live-{FIRST}-00000.jsonl"
+    for cut in (7, 8):
+        token = Token(1, 1, cut)
+        writer = sink.open(context(sink, tmp_path, token))
+        for _ in range(2):
+            before = live.read_text() if live.exists() else ""
+            writer.write(ROWS.slice(0, 1))
+            assert live.read_text() == before + '{"tag":"a","n":1}\n'
+        sink.publish(token, writer.close())
+    inode = live.stat().st_ino
+    unlogged = sink.open(context(sink, tmp_path, Token(1, 1, 9)))
+    unlogged.write(ROWS)
+    sink.settle()
+    assert published(tmp_path / "out") == [live.name], "not all of it is logged"
+    sink.discard(lambda token: token.by == FIRST.by)
+    assert len(live.read_text().splitlines()) == 6, "the attempt runs"
+    sink.discard(lambda token: token.by == FIRST.by and token.cut < 9)
+    part = tmp_path / "out" / live.name.replace("live", "part")
+    assert published(tmp_path / "out") == [part.name]
+    assert part.stat().st_ino == inode and len(part.read_text().splitlines()) == 4
 
 
 def test_parquet_is_never_as_produced_and_gathers_small_batches(tmp_path: Path) -> None:
@@ -117,20 +199,25 @@ def test_parquet_is_never_as_produced_and_gathers_small_batches(tmp_path: Path) 
     writer = sink.open(context(sink, tmp_path))
     for _ in range(500):
         writer.write(ROWS)
-    file = pq.ParquetFile(writer.close()[0].path)
+    sink.publish(FIRST, writer.close())
+    sink.settle()
+    file = pq.ParquetFile(tmp_path / "out" / published(tmp_path / "out")[0])
     assert (file.num_row_groups, file.metadata.num_rows) == (1, 1000)
     file.close()
 
 
-def test_results_of_another_run_are_not_replaced(tmp_path: Path) -> None:
-    sink = jsonl(tmp_path / "out")
-    late = sink.open(context(sink, tmp_path, SECOND))
-    late.write(ROWS)
-    sink.publish(FIRST, write(sink, tmp_path))
-    with pytest.raises(ConfigError, match="another run"):
-        write(sink, tmp_path, SECOND)
-    with pytest.raises(StateError, match="another run"):
-        sink.publish(SECOND, late.close())
+@pytest.mark.parametrize("name", FILE_SINKS)
+def test_a_directory_belongs_to_one_sink_of_one_checkpoint(tmp_path: Path, name: str) -> None:
+    make, suffix = FILE_SINKS[name]
+    sink = make(tmp_path / "out")
+    for _ in range(2):
+        sink.claim("out of 1")
+    with pytest.raises(ConfigError, match="another checkpoint or another sink"):
+        sink.claim("out of 2")
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / f"part-00000007-00000{suffix}").touch()
+    with pytest.raises(ConfigError, match="a directory of its own"):
+        make(tmp_path / "old").claim("out of 1")
 
 
 def test_staged_files_must_lie_where_they_were_staged(tmp_path: Path) -> None:
@@ -148,14 +235,23 @@ def test_staged_files_must_lie_where_they_were_staged(tmp_path: Path) -> None:
     for path in (secret, link, linked_directory / "part-00000.jsonl", up, Path("part-00000.jsonl"), strange):
         with pytest.raises(StateError, match="not published"):
             sink.publish(FIRST, [Staged("out", str(path), 1)])
-    with pytest.raises(StateError, match="attempt"):
-        sink.publish(FIRST, [Staged("out", str(tmp_path / "out" / f"live-{SECOND}-00000.jsonl"), 1)])
-    with pytest.raises(CorruptionError, match="gone"):
-        sink.publish(FIRST, [Staged("out", str(Path(staged.path).with_name("part-00009.jsonl")), 1)])
+    with pytest.raises(StateError, match="cut"):
+        sink.publish(SECOND, [staged])
+    for name in ("part-00009.jsonl", "part-00009.mark"):
+        with pytest.raises(CorruptionError, match="part-00009"):
+            sink.publish(FIRST, [Staged("out", str(Path(staged.path).with_name(name)), 1)])
     for sink_2 in (callback(print, when="on_commit"), console(when="on_commit")):
         with pytest.raises(StateError, match="not published"):
             sink_2.publish(FIRST, [Staged("out", str(link), 1)])
     assert secret.read_text() == "secret" and published(tmp_path / "out") == []
+
+
+def test_a_note_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    sink = jsonl(tmp_path / "out")
+    sink.publish(FIRST, write(sink, tmp_path))
+    (tmp_path / "out" / "_published" / "rolled.json").write_text("{")
+    with pytest.raises(CorruptionError, match=r"rolled\.json cannot be read"):
+        sink.publish(FIRST, write(sink, tmp_path))
 
 
 def test_discard_leaves_other_directories_alone(tmp_path: Path) -> None:
@@ -243,10 +339,13 @@ def test_callback_in_the_worker_and_on_commit(tmp_path: Path) -> None:
             callback(**options)
 
 
-def test_collected_rows_come_back_in_order(tmp_path: Path) -> None:
+def test_collected_rows_come_back_in_order_and_only_published_ones(tmp_path: Path) -> None:
     assert read_collected(tmp_path).num_rows == 0
     sink = collect_sink(tmp_path / "out")
-    for epoch, subtask in ((2, 0), (1, 1), (1, 0)):
-        token = Token(1, epoch, 1)
-        sink.publish(token, write(sink, tmp_path, token, subtask, pa.record_batch({"at": [10 * epoch + subtask] * 2})))
-    assert read_collected(tmp_path / "out").column("at").to_pylist() == [10] * 3 + [11] * 3 + [20] * 3
+    for cut in (1, 2):
+        token = Token(1, 1, cut)
+        batches = {subtask: pa.record_batch({"at": [10 * cut + subtask] * 2}) for subtask in (1, 0)}
+        sink.publish(token, [piece for n, rows in batches.items() for piece in write(sink, tmp_path, token, n, rows)])
+    with (tmp_path / "out" / published(tmp_path / "out")[0]).open("ab") as file:
+        file.write(b"an append under way")
+    assert read_collected(tmp_path / "out").column("at").to_pylist() == [10] * 3 + [11] * 3 + [20] * 3 + [21] * 3

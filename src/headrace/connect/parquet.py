@@ -88,13 +88,14 @@ class ParquetStager:
     """Stages rows as an Arrow file, to be collected, or as a Parquet file if they are many: it is worth being one."""
 
     def __init__(self, context: SinkContext) -> None:
-        self._step, self._arrow = context.step, staged_path(context, ARROW)
+        self._arrow = staged_path(context, ARROW)
         self._few: ArrowWriter | None = ArrowWriter(context.step, self._arrow)
         self._many = ParquetWriter(context.step, staged_path(context, SUFFIX))
 
     def write(self, rows: pa.RecordBatch) -> None:
         if self._few is None:
-            return self._many.write(rows)
+            self._many.write(rows)
+            return
         self._few.write(rows)
         if self._few.size >= ROLL_BYTES:
             self._few.close()

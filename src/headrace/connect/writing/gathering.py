@@ -7,7 +7,6 @@ makes the file again, a crash after it repeats the rename, and a rename that fin
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
@@ -19,6 +18,7 @@ from headrace.connect.writing.notes import KEPT, publishing, put_note, read_note
 from headrace.connect.writing.rolling import ROLL_BYTES, now_us
 from headrace.connect.writing.staging import (
     STAGING,
+    Piece,
     is_newer,
     move_pieces,
     origin_of,
@@ -60,11 +60,7 @@ class Gathering:
             note = self._shown(read_note(self.directory, Pending))
             pieces = pieces_of(self.directory / STAGING, token, staged, [self.suffix, ARROW])
             if pieces and is_newer(token, note.token):
-                move_pieces([piece for piece in pieces if piece.path.suffix == self.suffix], self.directory)
-                arrows = [piece for piece in pieces if piece.path.suffix == ARROW]
-                move_pieces(arrows, self.directory / KEPT)
-                note = self._joined(note, token, [piece.name for piece in arrows])
-                put_note(self.directory, note)
+                note = self._take(note, token, pieces)
             remove_pieces(pieces)
             if note.waiting_bytes >= ROLL_BYTES or now_us() - note.since_us >= self.roll_s * 1e6:
                 self._publish_waiting(note)
@@ -78,32 +74,43 @@ class Gathering:
     def _is_idle(self, note: Pending) -> bool:
         return not note.waiting and not (note.merged and (self.directory / KEPT / note.merged).exists())
 
-    def _joined(self, note: Pending, token: Token, names: Sequence[str]) -> Pending:
-        size = sum((self.directory / KEPT / name).stat().st_size for name in names)
-        since_us = note.since_us if note.waiting else now_us()
-        waiting, waiting_bytes = (*note.waiting, *names), note.waiting_bytes + size
-        return replace(note, token=token, waiting=waiting, waiting_bytes=waiting_bytes, since_us=since_us)
+    def _take(self, note: Pending, token: Token, pieces: Sequence[Piece]) -> Pending:
+        kept, complete = self.directory / KEPT, [piece for piece in pieces if piece.path.suffix == self.suffix]
+        if complete:  # what waits goes first, so that files in order of their names have rows in order of cuts
+            note = self._publish_waiting(note)
+            move_pieces(complete, self.directory)
+        arrows = [piece for piece in pieces if piece.path.suffix == ARROW]
+        move_pieces(arrows, kept)
+        note = Pending(
+            token,
+            (*note.waiting, *(piece.name for piece in arrows)),
+            note.waiting_bytes + sum((kept / piece.name).stat().st_size for piece in arrows),
+            note.since_us if note.waiting else now_us(),
+            note.merged,
+        )
+        put_note(self.directory, note)
+        return note
 
-    def _publish_waiting(self, note: Pending) -> None:
+    def _publish_waiting(self, note: Pending) -> Pending:
         """One file, or one for each schema: a job that was changed may produce other columns."""
         kept = self.directory / KEPT
         while note.waiting:
-            schema = arrow_schema(kept / note.waiting[0])
-            alike = [*takewhile(lambda name: arrow_schema(kept / name).equals(schema), note.waiting)]
-            first = origin_of(alike[0])
-            assert first is not None, alike
+            alike = _alike([kept / name for name in note.waiting])
+            first = origin_of(note.waiting[0])
+            assert first is not None, note
             merged = f"part-{first[0]}{self.suffix}"
-            self.merge([kept / name for name in alike], kept / merged)
+            self.merge(alike, kept / merged)
             rest = note.waiting[len(alike) :]
             note = replace(note, waiting=rest, waiting_bytes=note.waiting_bytes if rest else 0, merged=merged)
             put_note(self.directory, note)
             self._shown(note)
+        return note
 
     def _shown(self, note: Pending) -> Pending:
         """See that the file of which the note speaks is visible, and that what it was made of is gone."""
         kept = self.directory / KEPT
         if note.merged and (kept / note.merged).exists():
-            os.rename(kept / note.merged, self.directory / note.merged)
+            (kept / note.merged).rename(self.directory / note.merged)
             sync_directory(self.directory)
         for path in kept.glob(f"part-*{ARROW}"):
             origin = origin_of(path.name)
@@ -111,3 +118,9 @@ class Gathering:
             if origin is not None and path.name not in note.waiting and not is_newer(origin[0], note.token):
                 path.unlink()
         return note
+
+
+def _alike(paths: Sequence[Path]) -> list[Path]:
+    """The first files, as many as have the columns of the very first."""
+    schema = arrow_schema(paths[0])
+    return [*takewhile(lambda path: arrow_schema(path).equals(schema), paths)]

@@ -205,9 +205,9 @@ def _close(path: Path, length: int) -> None:
             if length:
                 os.ftruncate(descriptor, length)
                 os.fsync(descriptor)
-                os.rename(path, path.with_name(path.name.replace("live-", "part-", 1)))
+                path.rename(path.with_name(path.name.replace("live-", "part-", 1)))
             else:
-                os.unlink(path)
+                path.unlink()
         sync_directory(path.parent)
     finally:
         os.close(descriptor)

@@ -32,8 +32,7 @@ def claim_directory(directory: Path, owner: str) -> None:
     found = path.read_text() if path.exists() else None
     if found == owner:
         return
-    names = os.listdir(directory) if directory.is_dir() else []
-    if found is not None or any(name.startswith(("part-", "live-")) for name in names):
+    if found is not None or any(directory.glob("part-*")) or any(directory.glob("live-*")):
         raise ConfigError(
             f"{directory} has results of another checkpoint or another sink; remove it, "
             "or give each sink and each new checkpoint a directory of its own"
@@ -97,7 +96,7 @@ def _put(path: Path, data: bytes) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-    os.replace(new, path)
+    new.replace(path)
     sync_directory(path.parent)
 
 

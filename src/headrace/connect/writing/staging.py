@@ -78,7 +78,7 @@ def move_pieces(pieces: Sequence[Piece], directory: Path) -> None:
             raise CorruptionError(f"staged file {piece.path} is gone, and {directory / piece.name} was never published")
     for piece in pieces:
         if piece.path.exists():
-            os.rename(piece.path, directory / piece.name)
+            piece.path.rename(directory / piece.name)
     sync_directory(directory)
 
 
