@@ -127,7 +127,7 @@ class Machine:
         self._ended: QueryEnded | None = None
         self._next: Literal["batch", "query"] | None = None
         self._known_batch: int | None = None
-        self._worked = self._looked = self._waits = False
+        self._worked = self._looked = self._waits = self._leaving = False
         self._began_s: float | None = None
         self._batch_s = self._quiet_s = 0.0
 
@@ -395,6 +395,11 @@ class Machine:
             return []
         return [StopQuery(hung)]
 
+    def _leave(self) -> list[Instruction]:
+        """Stop the query on purpose: whatever it says from now on is no failure."""
+        self._leaving = True
+        return self._stop_query()
+
     def _fail(self, failure: Failure) -> list[Instruction]:
         """Something is wrong that no worker said: tell them why, and stop the query."""
         self._failure = self._failure or failure
@@ -424,7 +429,7 @@ class Machine:
             case "ended":
                 out += self._after_end()
             case "joining" | "loading" if self.cut is None and (self.stopping or self._next == "query"):
-                out += self._stop_query()
+                out += self._leave()
             case "stopping" if self._ended is not None and now_s >= self._quiet_s and not self.log.busy:
                 out += self._bury(now_s)
             case "between" if not self.log.busy:
@@ -498,7 +503,7 @@ class Machine:
     def _after_end(self) -> list[Instruction]:
         """The last cut of a batch is logged: what comes next?"""
         if self.finished or self.stopping or self._next == "query":
-            return self._stop_query()
+            return self._leave()
         if self._next is not None or self.plan.eager:
             self._next = None
             self.phase = "joining"
@@ -509,12 +514,12 @@ class Machine:
     def _bury(self, now_s: float) -> list[Instruction]:
         """A query is over, and the outcome of what it had described is known."""
         assert self._ended is not None
-        failure, planned = self._failure, self.finished or self.stopping or self._next == "query"
-        if failure is None and (self._failures or self._ended.error is not None or not planned):
+        failure = self._failure
+        if failure is None and not self._leaving:
             failure = understand(self._failures, self._ended.error)
         self._ended = self._failure = self._next = self.cut = self._manifest = self.attempt = None
         self._failures.clear()
-        self.phase, self._looked, self._quiet_s = "between", False, now_s
+        self.phase, self._looked, self._leaving, self._quiet_s = "between", False, False, now_s
         if failure is None or self.finished:
             return []
         error = failure.error if self.stopping else self.retries.hopeless(failure, now_s)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Callable
+from contextlib import suppress
 
 from pyspark.sql import SparkSession
 
@@ -28,12 +29,12 @@ class SparkQueries:
     ) -> None:
         self._session, self._server, self._lay_out, self._post = session, server, lay_out, post
         self._engine: Engine | None = None
-        self._query, self._told_end = 0, False
+        self._query = 0
         self._answers: queue.SimpleQueue[bool | None] = queue.SimpleQueue()
 
     def start(self, query: int) -> None:
         plan, session, address = self._lay_out(), self._session, self._server.address
-        self._query, self._told_end = query, False
+        self._query = query
         self._answers = queue.SimpleQueue()
         match plan.settings.mode:
             case "realtime":
@@ -45,10 +46,12 @@ class SparkQueries:
 
     def ended(self) -> QueryEnded | None:
         engine = self._engine
-        if engine is None or self._told_end or engine.alive():
+        if engine is None or engine.alive():
             return None
-        self._told_end = True
-        return QueryEnded(self._query, engine.failure())
+        ended = QueryEnded(self._query, engine.failure())
+        with suppress(Exception):  # it is over, and why is known
+            self.stop(())
+        return ended
 
     def end_batch(self) -> None:
         if self._engine is not None and not self._engine.end_batch():

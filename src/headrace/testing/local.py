@@ -116,7 +116,8 @@ class LocalRun:
         if not self._ask(BatchBegins(number, known=False)):
             return
         for stage in self.plan.layout.stages:
-            threads.run_stage(stage.index)
+            threads.start_stage(stage.index)
+            self._turn(lambda at=stage.index: not threads.is_running(at))  # type: ignore[misc]
             if self._note_failure():
                 return
         self._ask(BatchWorked(number))
@@ -192,6 +193,7 @@ class LocalRun:
     # What the driver's loop asks of a query.
 
     def start(self, query: int) -> None:
+        self._end_threads()
         self._query, self._batch, self._ready = query, 0, True
 
     def ended(self) -> QueryEnded | None:

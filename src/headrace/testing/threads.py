@@ -118,14 +118,15 @@ class BatchOfThreads:
         for task in self._tasks:
             task.start()
 
-    def run_stage(self, stage: int) -> None:
-        """One stage, to its end, on what the one before it has left."""
+    def start_stage(self, stage: int) -> None:
+        """One stage, on what the one before it has left."""
         self._close(stage)
-        tasks = [task for task in self._tasks if task.place[0] == stage]
-        for task in tasks:
-            task.start()
-        for task in tasks:
-            task.join(_PATIENCE_S)
+        for task in self._tasks:
+            if task.place[0] == stage:
+                task.start()
+
+    def is_running(self, stage: int) -> bool:
+        return any(task.is_alive() for task in self._tasks if task.place[0] == stage)
 
     def end(self) -> None:
         """Close inputs, stage after stage, and wait for who reads them."""

@@ -44,15 +44,20 @@ class Difference:
 
 
 def differences(known: Identity, now: Identity, entry: int) -> tuple[Difference, ...]:
-    """What is different now. ``entry`` is the number of the newest cut in the version log, 0 if there is none."""
+    """What is different now. ``entry`` is the number of the newest cut in the version log, 0 if there is none.
+
+    Before the first cut there is no state, and only the job has to be the same: somebody else may be about to start.
+    """
     if known.job != now.job:
         what = f"it belongs to job {known.job!r}, and this is job {now.job!r}"
         return (Difference(what, f"call the job {known.job!r} again, or give it a checkpoint of its own"),)
-    return (*_of_job(known, now), *_of_steps(known, now, entry))
+    return (*_of_job(known, now), *_of_steps(known, now, entry)) if entry else ()
 
 
 def grown(known: Identity, now: Identity, entry: int) -> Identity:
     """The identity to be stored: what the job is now, and what its checkpoint still has of steps that it had."""
+    if not entry:
+        return now
     left = {name: Retired(step, entry) for name, step in known.steps.items() if step.stateful}
     retired = {name: was for name, was in (known.retired | left).items() if name not in now.steps}
     steps = {name: _with_states(known.known(name), step) for name, step in now.steps.items()}
