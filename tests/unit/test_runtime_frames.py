@@ -10,16 +10,19 @@ from hypothesis import strategies as st
 
 from headrace.errors import CorruptionError, ProtocolError
 from headrace.graph.stages import Edge
+from headrace.graph.windowing import NEVER_US
 from headrace.runtime.batch import Batch, concat, from_wire, to_wire
 from headrace.runtime.operators.operator import Operator
 from headrace.runtime.wire.channelmeter import ChannelMeter, Stamp
-from headrace.runtime.wire.frames import Frame, Kind, decode, external_row, read_ipc
+from headrace.runtime.wire.frames import Frame, Kind, decode, external_row, read_ipc, sender_of
 from headrace.runtime.wire.inbound import Inbound
+from headrace.runtime.wire.marks import CUT_EDGE, CutMark, read_mark
+from headrace.tokens import Token
 
 FRAMES = st.builds(
     lambda kind, edge, sender, sequence, watermark, slices, body: Frame(
         kind, edge, sender, sequence, len(body), 1, 2, 3, watermark,
-        np.array(slices, np.uint16), np.arange(len(slices), dtype=np.uint32), body, 4, watermark, sequence,
+        np.array(slices, np.uint16), np.arange(len(slices), dtype=np.uint32), body, 4, watermark, sequence, len(body),
     ),
     st.sampled_from(Kind), st.integers(0, 65_535), st.integers(0, 65_535), st.integers(0, 2**32 - 1),
     st.integers(-(2**62), 2**62), st.lists(st.integers(0, 65_535), max_size=5), st.binary(max_size=40),
@@ -31,7 +34,7 @@ def fields(frame: Frame) -> tuple[object, ...]:
     counts = [] if frame.counts is None else frame.counts.tolist()
     return (frame.kind, frame.edge, frame.sender, frame.sequence, frame.items, frame.born_us, frame.opened_us,
             frame.shipped_us, frame.watermark_us, slices, counts, bytes(frame.body), frame.tagged_us,
-            frame.waited_us, frame.settings)  # fmt: skip
+            frame.waited_us, frame.settings, frame.stands)  # fmt: skip
 
 
 @given(st.lists(FRAMES, max_size=4))
@@ -89,8 +92,9 @@ def inbound(senders: int) -> Inbound:
 
 def data(sender: int, sequence: int, slice: int = 0, items: int = 1) -> Frame:
     return Frame(
-        Kind.DATA, 5, sender, sequence, items, slices=np.array([slice], np.uint16), counts=np.array([items], np.uint32)
-    )
+        Kind.DATA, 5, sender, sequence, items, slices=np.array([slice], np.uint16),
+        counts=np.array([items], np.uint32), stands=items,
+    )  # fmt: skip
 
 
 # chronostream fact 19: a sequence gap aborts; a duplicate is dropped
@@ -99,7 +103,37 @@ def test_a_duplicate_is_dropped_and_not_counted() -> None:
     assert edge.accept(data(0, 1, slice=2, items=3)) and edge.accept(data(1, 1))
     assert not edge.accept(data(0, 1, slice=2, items=3))
     assert edge.accept(data(0, 2, slice=2, items=4))
-    assert edge.consumed[0].tolist() == [0, 0, 7, 0] and edge.consumed[1].tolist() == [1, 0, 0, 0]
+    assert edge.take_counts() == ({0: [0, 0, 7, 0], 1: [1, 0, 0, 0]}, {0: 7, 1: 1})
+    assert edge.take_counts() == ({}, {}), "counts are of one interval; sequences go on"
+    assert not edge.accept(data(0, 2)) and edge.accept(data(0, 3))
+
+
+@pytest.mark.parametrize("sequences", [{5: 2}, {5: 0}, {}])
+def test_a_mark_behind_which_buffers_are_missing_aborts(sequences: dict[int, int]) -> None:
+    edge = inbound(1)
+    assert edge.accept(data(0, 1))
+    with pytest.raises(ProtocolError, match="edge from → to: buffer . of sender 0 after 1: buffers are missing"):
+        edge.marked(0, CutMark(Token(1, 0, 1), False, sequences, {}))
+    edge.marked(0, CutMark(Token(1, 0, 1), False, {5: 1, 6: 9}, {}))
+
+
+def test_a_marks_watermark_may_be_lower_or_none() -> None:
+    edge = inbound(1)
+    edge.accept(Frame(Kind.WATERMARK, 5, 0, 0, watermark_us=50))
+    edge.follow(0, CutMark(Token(1, 0, 1), False, {}, {5: 20}))
+    assert edge.lowest() == 20
+    edge.follow(0, CutMark(Token(1, 0, 2), False, {}, {}))
+    assert edge.lowest() == NEVER_US
+
+
+def test_marks_travel_as_frames_and_what_is_none_is_refused() -> None:
+    mark = CutMark(Token(3, 1, 7), True, {0: 4, 9: 0}, {9: -5})
+    (frame,) = decode(mark.frame(2051).encode())
+    assert (frame.kind, frame.edge, frame.sender) == (Kind.CUT, CUT_EDGE, 2051) and read_mark(frame) == mark
+    assert sender_of(memoryview(mark.frame(2051).encode())) == 2051
+    for body in (b"", b"\xc1", b"\x80", bytes(frame.body)[:-1], bytes(frame.body).replace(b"end", b"and")):
+        with pytest.raises(CorruptionError, match="mark of a cut by sender 7 cannot be read"):
+            read_mark(Frame(Kind.CUT, CUT_EDGE, 7, 0, body=body))
 
 
 @pytest.mark.parametrize(
@@ -107,7 +141,6 @@ def test_a_duplicate_is_dropped_and_not_counted() -> None:
     [
         data(0, 3),
         Frame(Kind.WATERMARK, 5, 0, 2, watermark_us=9),
-        Frame(Kind.END, 5, 0, 4),
         Frame(Kind.WATERMARK, 5, 0, 0),
     ],
 )

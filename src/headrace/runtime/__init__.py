@@ -6,7 +6,7 @@ counts at every step. ``plan`` is what a worker is told, ``orders`` what may cha
 it and the driver tell each other.
 
 From top to bottom, each sees only what is below it: ``attempt`` (a subtask's way through one batch), ``subtask`` (the
-loop), ``cuts`` and ``handover`` (from a mark to a description), ``reporting``, ``build`` and ``wiring`` (from a plan to operators and edges), ``scheduling``, ``shedding``,
-``wire``, ``reduce``, ``operators``, ``metering``, then ``messages``, ``plan``, ``orders``, ``batch`` and ``clock``.
-Imports neither Spark nor the control plane.
+loop), ``cuts`` and ``handover`` (from a mark to a description), ``reporting``, ``build`` and ``wiring`` (from a plan to
+operators and edges), ``scheduling``, ``shedding``, ``wire``, ``reduce``, ``operators``, ``metering``, then ``control``,
+``sourceorders``, ``messages``, ``plan``, ``orders``, ``batch`` and ``clock``. Imports neither Spark nor the control plane.
 """
