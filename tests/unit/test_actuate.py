@@ -29,7 +29,7 @@ from headrace.runtime.messages import Ordered, encode, read_as_worker
 from headrace.runtime.orders import Orders
 from headrace.runtime.plan import JobPlan
 from headrace.testing import scripted
-from headrace.tokens import Token
+from headrace.tokens import Attempt
 
 
 def job(*bounds: str) -> hr.Job:
@@ -106,7 +106,7 @@ def test_orders_name_the_lowest_deadline_of_a_senders_channels(tmp_path: Path) -
     assert orders.deadlines_us[to_work, 0] == 4500, "a receiver without work has no say"
     assert orders.deadlines_us[to_count, 1] == 3000 and orders.sizes_bytes == {(to_work, 1): 8192}
     assert orders.active == {1: 3, 2: 2} and orders.version == 1
-    ordered = Ordered(Token(1, 0, 0), orders)
+    ordered = Ordered(Attempt(1, 1), orders)
     assert read_as_worker(encode(ordered)) == ordered
 
 

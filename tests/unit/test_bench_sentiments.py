@@ -104,11 +104,11 @@ def test_a_judge_takes_its_time() -> None:
 
 
 # latency-guarantees fact 6: the two constraints share tasks, not streams
-def test_sentiment_scales_by_itself_and_while_an_epoch_runs(tmp_path: Path) -> None:
+def test_sentiment_scales_by_itself_and_while_a_batch_runs(tmp_path: Path) -> None:
     plan = plan_job(job_of(SHORT, Judge(0.0), Bounds(), print, print), tmp_path, Settings.of(parallelism=1))
     stage = plan.layout.stages[plan.layout.stage_of["sentiment"]]
     assert stage.steps == ("sentiment", "moods") and (stage.minimum, stage.active, stage.subtasks) == (1, 2, 8)
-    assert not any(edge.keyed for edge in plan.layout.border(stage.index))  # a keyed stage waits for the next epoch
+    assert not any(edge.keyed for edge in plan.layout.border(stage.index))  # a keyed stage waits for the next batch
     hot, sentiment = control_job(plan).constraints
     assert not hot.edges & sentiment.edges
 

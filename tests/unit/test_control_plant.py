@@ -93,7 +93,7 @@ def test_no_item_is_lost_when_chains_and_parallelism_change(wanted: list[Control
 
 
 def test_a_cut_ships_open_buffers() -> None:
-    model = PlantModel({"src": steady(50)}, {"work": StepModel(0.1)}, deadline_ms=math.inf, cut_s=5.0)
+    model = PlantModel({"src": steady(20)}, {"work": StepModel(0.1)}, deadline_ms=math.inf, cut_s=5.0)
     plant = Plant(line(ControlledStep("work")), model, seed=1)
     seen = [plant.run(ControlSettings()).reports for _ in range(20)]
     served = [sum(s.items for r in reports for s in r.subtasks if s.id.step == "work") for reports in seen]
