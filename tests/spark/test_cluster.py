@@ -28,11 +28,7 @@ def test_subtasks_move_between_executors(cluster: Any, tmp_path: Any) -> None:
     counted.reduce(name="n", n=hr.count(), total=hr.sum("n")).sink("out", hr.rows())
     run = hr.start(job, spark=cluster, checkpoint=tmp_path)
     while not moved(run):  # a query that is started again has its subtasks where Spark likes
-        restarts, cuts = run.status().restarts, run.status().cuts
-        until(run, lambda: run.status().cuts > cuts and len(run.worker_pids()) == 4)
-        os.kill(run.worker_pids()[0], signal.SIGKILL)
-        until(run, lambda: run.status().restarts > restarts)
-        until(run, lambda: run.status().state == "running")
+        kill_a_worker(run)
     run.wait()
     rows = run.rows("out")
     expected: dict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0])
@@ -98,6 +94,14 @@ def until(run: Any, happened: Callable[[], bool]) -> None:
     """Wait for it; a run that fails meanwhile raises, and pytest's timeout ends what never happens."""
     while not happened():
         assert not run.wait(0.05), "the run ended too early"
+
+
+def kill_a_worker(run: Any) -> None:
+    """After a cut, so that there is something to go on from; returns when the job runs again."""
+    before = run.status()
+    until(run, lambda: run.status().cuts > before.cuts and len(run.worker_pids()) == 4)
+    os.kill(run.worker_pids()[0], signal.SIGKILL)
+    until(run, lambda: run.status().restarts > before.restarts and run.status().state == "running")
 
 
 def moved(run: Any) -> bool:
