@@ -48,9 +48,8 @@ def _merged(graph: Graph, before: Sharing) -> Graph:
     kept: list[Node] = []
     for node in graph.nodes:
         node = replace(node, inputs=tuple(runs_as[name] for name in node.inputs))
-        equal = None
-        if node.name not in before.stateful:
-            equal = next((other for other in kept if _equal(graph, node, other)), None)
+        equals = [other for other in kept if node.name not in before.stateful and _equal(graph, node, other)]
+        equal = min(equals, key=lambda other: other.name not in before.stateful, default=None)
         runs_as[node.name] = equal.name if equal is not None else node.name
         if equal is None:
             kept.append(node)

@@ -60,14 +60,20 @@ def grown(known: Identity, now: Identity, entry: int) -> Identity:
         return now
     left = {name: Retired(step, entry) for name, step in known.steps.items() if step.stateful}
     retired = {name: was for name, was in (known.retired | left).items() if name not in now.steps}
-    steps = {name: _with_states(known.known(name), step) for name, step in now.steps.items()}
+    steps = {name: _carried(known.known(name), step) for name, step in now.steps.items()}
     return msgspec.structs.replace(now, steps=steps, retired=retired)
 
 
-def _with_states(known: Step | None, now: Step) -> Step:
-    """States that a process step no longer declares are kept, and must not be taken for others of their name."""
-    before = known.states if known is not None and known.kind == now.kind else {}
-    return msgspec.structs.replace(now, states=before | now.states)
+def _carried(known: Step | None, now: Step) -> Step:
+    """A step with what is no longer to be seen of it, but lies in its state.
+
+    A state that a process step no longer declares must not be taken for another of its name; and panes have the columns
+    of the steps they feed in the order of old.
+    """
+    if known is None or known.kind != now.kind:
+        return now
+    readers = sorted(now.readers, key=lambda reader: known.readers.index(reader) if reader in known.readers else -1)
+    return msgspec.structs.replace(now, states=known.states | now.states, readers=tuple(readers))
 
 
 def _of_job(known: Identity, now: Identity) -> Iterator[Difference]:
@@ -85,6 +91,7 @@ def _of_steps(known: Identity, now: Identity, entry: int) -> Iterator[Difference
     for name, found in changed.items():
         if now.steps[name].kind != "panes":
             yield from found
+    yield from _of_twins(known, now)
     for name, step in known.steps.items():
         if step.kind == "panes":
             if not any(found.refused for reader in step.readers for found in changed.get(reader, ())):
@@ -96,11 +103,6 @@ def _of_steps(known: Identity, now: Identity, entry: int) -> Iterator[Difference
 def _of_step(name: str, known: Identity, now: Identity, entry: int) -> Iterator[Difference]:
     step, then = now.steps[name], known.known(name)
     if then is None:
-        if step.stateful and name in known.runs_as:
-            what = (
-                f"step {name!r} ran as {known.runs_as[name]!r}, which was the same, and would now start without state"
-            )
-            yield Difference(what, "make them the same again, or give the step another name")
         return
     if then.kind != step.kind:
         if then.stateful:
@@ -165,6 +167,15 @@ def _of_states(name: str, then: Step, now: Step) -> Iterator[Difference]:
         elif now.states[state] != kind:
             what = f"step {name!r}: its state {state!r} was a {kind}, and is a {now.states[state]} now"
             yield Difference(what, "set it back, or give the new state another name")
+
+
+def _of_twins(known: Identity, now: Identity) -> Iterator[Difference]:
+    """Steps that had their state in common with an equal one, and would now be on their own, or with another."""
+    for name, twin in known.runs_as.items():
+        home = name if name in now.steps else now.runs_as.get(name)
+        if home is not None and home != twin and now.steps[home].stateful:
+            what = f"step {name!r} ran as {twin!r}, which was the same, and would now start without state"
+            yield Difference(what, "make them the same again, or give the step another name")
 
 
 def _of_panes(name: str, then: Step, now: Identity, changed: tuple[Difference, ...]) -> Iterator[Difference]:
