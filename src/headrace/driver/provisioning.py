@@ -1,7 +1,7 @@
 """A cluster's executors at work: asked for and let go as the controller's wishes need, and counted.
 
-``control.executors`` decides. A change waits until the executors are there, then for the border between two
-epochs, where the supervisor stops the query, calls ``laid_out`` and starts it again with another layout.
+``control.executors`` decides. A change waits until the executors are there, then for a cut, where the
+supervisor stops the query, calls ``laid_out`` and starts it again with another layout.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Fleet(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ExecutorChange:
-    """What is under way: executors to have at the next border, once they are ``ready``.
+    """What is under way: executors to have after the next restart, once they are ``ready``.
 
     ``warming`` runs while those that came get ready to work.
     """
@@ -81,7 +81,7 @@ class Executors:
 
     @property
     def ready(self) -> bool:
-        """Whether the query is to be restarted at the next border."""
+        """Whether the query is to be restarted at the next cut."""
         return self._change is not None and self._change.ready
 
     def executor_s(self) -> float | None:
@@ -131,7 +131,7 @@ class Executors:
         return self._laid_out(plan, wanted, change.total if change is not None else len(self._ids()))
 
     def began(self, at_s: float, gap_s: float) -> None:
-        """An epoch has begun: if it is the first after a change, that is over, and the rest begins."""
+        """Sources read again after ``gap_s``: if that was for a change, it is over, and the rest begins."""
         change, self._restarted = self._restarted, None
         if change is None or self._policy is None:
             return
