@@ -281,6 +281,18 @@ def test_a_memory_bound_stays_a_bound(tmp_path: Path) -> None:
     ]
 
 
+def test_what_was_never_kept_relied_on_max_records(tmp_path: Path) -> None:
+    def kept(memory: str, max_records: int | None) -> Change:
+        state = hr.keep(memory=memory, engine="dinc", coverage=0.9, max_records=max_records)
+        options = {"state": state, "emit": hr.at_least(n=3)}
+        return changed(window=hr.whole_input(), results={"n": hr.count()}, reduce_options=options)
+
+    begun(tmp_path, kept("1 MB", 1000))
+    for other in (kept("1 MB", None), kept("1 MB", 2000), kept("2 MB", 1000)):
+        (sentence,) = refusal(tmp_path, other)
+        assert sentence.startswith("step 'r': max_records= was 1000 with memory=1000000, coverage=0.9")
+
+
 def test_sources_keep_their_partitions_when_parallelism_changes(tmp_path: Path) -> None:
     def generated(parallelism: int, partitions: int | None = None) -> Change:
         source = hr.generate(numbered, rate="1/s", schema=SCHEMA, partitions=partitions)
