@@ -8,15 +8,7 @@ from typing import Any
 import pytest
 
 import headrace as hr
-from headrace.driver.planning import identity
-from headrace.testing import LocalRun, scripted
-
-
-class FullIdentity(LocalRun):
-    """A local run whose checkpoint says as much about the job as one of Spark's."""
-
-    def plan_identity(self) -> dict[str, Any]:
-        return identity(self.plan)
+from headrace.testing import PAUSE, LocalRun, scripted
 
 
 def remember(record: dict[str, Any], state: Any, out: Any) -> None:
@@ -25,44 +17,72 @@ def remember(record: dict[str, Any], state: Any, out: Any) -> None:
     out({"user": record["user"], "n": state["seen"].get()})
 
 
-@pytest.fixture
-def checkpoint(tmp_path: Path) -> Path:
+def job() -> hr.Job:
     visits = [{"user": f"u{i % 4}", "page": f"p{i % 3}"} for i in range(40)]
-    job = hr.Job("visits")
-    source = job.source("visits", scripted(visits[:25], visits[25:]))
+    made = hr.Job("visits")
+    source = made.source("visits", scripted([*visits[:9], PAUSE, *visits[9:25]], visits[25:]))
     source.key_by("user").process(remember, name="remember", state={"seen": hr.value(), "pages": hr.queue()})
     longest = hr.reducer(init=lambda: "", update=lambda s, r: max(s, r["page"]), combine=max)
     source.key_by("page").reduce(name="count", n=hr.count(), top=longest)
-    run = FullIdentity(job, tmp_path / "checkpoint", mode="microbatch", slices=4)
+    return made
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    run = LocalRun(job(), tmp_path / "checkpoint", mode="microbatch", slices=4)
     try:
-        run.epoch()
-        run.epoch()
+        run.batch()
+        run.batch()
     finally:
         run.close()
     return tmp_path / "checkpoint"
 
 
-def test_ls_lists_epochs_with_sizes_and_offsets(headrace, checkpoint):
+def test_ls_lists_versions_with_sizes_and_offsets(headrace, checkpoint):
     done = headrace("state", "ls", checkpoint, "--json")
     assert done.code == 0
-    epochs = done.answer["epochs"]
-    assert [epoch["epoch"] for epoch in epochs] == [0, 1]
-    assert epochs[0]["attempt"] == "e00000000-g0001-a000"
-    assert epochs[1]["finished"] is True
-    assert epochs[1]["offsets"] == {"visits": {"0": {"at": 25}, "1": {"at": 15}}}
-    assert epochs[1]["slices"] > 2
-    assert epochs[1]["bytes"] > epochs[1]["rows"] > 0
-    assert 0 <= epochs[1]["age_s"] < 600
+    first, last = done.answer["versions"]
+    assert (first["cut"], last["cut"]) == (1, 2)
+    assert (first["version"], first["attempt"]) == ("c0000000001-g000001-a0001", "g000001-a0001")
+    assert (first["exhausted"], last["exhausted"]) == (False, True)
+    assert last["offsets"] == {"visits": {"0": {"at": 26}, "1": {"at": 15}}}
+    assert last["slices"] > 2
+    assert last["bytes"] > last["rows"] > 0
+    assert 0 <= last["age_s"] <= first["age_s"] < 600
     text = headrace("state", "ls", checkpoint).out
-    assert "e00000001-g0001-a000" in text
-    assert "{'at': 25}" in text
+    assert last["version"] in text
+    assert "input ended" in text.splitlines()[-4]
+    assert "{'at': 26}" in text
+
+
+def test_a_checkpoint_without_a_version_has_nothing_to_show(headrace, tmp_path):
+    LocalRun(job(), tmp_path / "fresh", mode="microbatch", slices=4).close()
+    assert headrace("state", "ls", tmp_path / "fresh").out.strip() == "there is no version yet"
+    show = headrace("state", "show", tmp_path / "fresh")
+    assert (show.code, "there is no version yet" in show.err) == (2, True)
+
+
+def test_what_is_no_checkpoint_is_a_usage_error(headrace, tmp_path):
+    for place in (tmp_path, tmp_path / "nowhere"):
+        done = headrace("state", "ls", place)
+        assert done.code == 2
+        assert "is not the checkpoint of a Headrace job" in done.err.replace("\n", " ")
+
+
+def test_a_checkpoint_of_an_earlier_headrace_is_refused_by_name(headrace, tmp_path):
+    (tmp_path / "headrace" / "picks").mkdir(parents=True)
+    (tmp_path / "headrace" / "picks" / "00000000").write_text("")
+    (tmp_path / "headrace" / "job.json").write_text("{}")
+    done = headrace("state", "ls", tmp_path, "--json")
+    assert (done.code, done.answer["kind"]) == (1, "StateError")
+    assert "had no version log" in done.err
 
 
 def test_show_reads_every_slice(headrace, checkpoint):
     done = headrace("state", "show", checkpoint, "--json")
     assert done.code == 0
     answer = done.answer
-    assert (answer["ok"], answer["broken"], answer["epoch"]) == (True, 0, 1)
+    assert (answer["ok"], answer["broken"], answer["cut"]) == (True, 0, 2)
     content = [row for one in answer["slices"] if one["step"] == "remember" for row in one["content"]]
     seen = {row["key"]: row["value"] for row in content if row["name"] == "seen"}
     assert sorted(seen.values()) == [10, 10, 10, 10]
@@ -96,13 +116,15 @@ def test_damage_is_named_and_exits_with_1(headrace, checkpoint):
     assert "checksum differs" in done.err
 
 
-def test_a_damaged_manifest_is_named(headrace, checkpoint):
-    manifests = sorted((checkpoint / "headrace" / "manifests").iterdir())
-    manifests[-1].write_bytes(manifests[-1].read_bytes().replace(b"false", b"truee").replace(b"true", b"fals"))
+def test_a_damaged_entry_of_the_log_is_named(headrace, checkpoint):
+    newest = max((checkpoint / "headrace" / "log").iterdir())
+    data = bytearray(newest.read_bytes())
+    data[-1] ^= 1
+    newest.write_bytes(data)
     done = headrace("state", "show", checkpoint, "--json")
     assert done.code == 1
     assert done.answer["kind"] == "CorruptionError"
-    assert manifests[-1].name in done.err
+    assert f"entry {int(newest.name)} of the version log has changed" in done.err
 
 
 def test_looking_changes_nothing(headrace, checkpoint):

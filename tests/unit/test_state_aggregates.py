@@ -108,7 +108,7 @@ def test_merged_partials_equal_one_pass(records: list[dict[str, Any]], data: st.
 @given(st.lists(RECORDS, min_size=1, max_size=3), st.data())
 @settings(max_examples=25)
 def test_changes_rebuild_the_table(batches: list[list[dict[str, Any]]], data: st.DataObject) -> None:
-    from headrace.state.durable.changes import digest_of, merge_chain
+    from headrace.state.durable.changes import ZERO_DIGEST, digest_of, merge_chain
 
     reducers = {name: ours for name, (ours, _) in PAIRS.items()}
     table = table_of(reducers)
@@ -118,7 +118,9 @@ def test_changes_rebuild_the_table(batches: list[list[dict[str, Any]]], data: st
         if data.draw(st.booleans()):
             table.drop(table.rows_of(0)[:1])
         for change in table.changes():
-            chains.setdefault(change.slice, []).append(change)
+            chain = chains.setdefault(change.slice, [])
+            assert change.parent == (chain[-1].digest if chain else ZERO_DIGEST)
+            chain.append(change)
     again = table_of(reducers)
     for slice, changes in chains.items():
         image = merge_chain([c.puts for c in changes], [c.deletes for c in changes])

@@ -16,7 +16,7 @@ import headrace as hr
 from headrace.graph.nodes import ReduceNode
 from headrace.runtime.operators.usercode import Guard
 from headrace.runtime.reduce.reduce import make_table
-from headrace.state.durable.changes import digest_of, merge_chain
+from headrace.state.durable.changes import ZERO_DIGEST, digest_of, merge_chain
 from headrace.state.spill.bounded import ENGINES, BoundedTable, Parts
 from headrace.state.spill.bounds import Bound
 from headrace.state.spill.mrhash import MrHash
@@ -202,7 +202,9 @@ def test_changes_rebuild_the_state(
             dirty = store.dirty_bytes()
             for change in store.changes():
                 assert dirty
-                chains.setdefault((name, change.slice), []).append(change)
+                chain = chains.setdefault((name, change.slice), [])
+                assert change.parent == (chain[-1].digest if chain else ZERO_DIGEST)
+                chain.append(change)
 
     kept: list[int] = []
     for keys, drop in batches:

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from headrace.errors import StateError
-from headrace.state.durable.changes import Change, digest_of, merge_chain
+from headrace.state.durable.changes import ZERO_DIGEST, Change, digest_of, merge_chain
 from headrace.state.durable.segments import read_block, write_segment
+from headrace.state.durable.storage import LocalStorage
 from headrace.state.stores.joinrows import RowStore
 from headrace.state.stores.keyvalues import KeyedStore
 
@@ -33,7 +34,9 @@ class Chains:
 
     def take(self, changes: list[Change]) -> None:
         for change in changes:
-            self.changes.setdefault(change.slice, []).append(change)
+            chain = self.changes.setdefault(change.slice, [])
+            assert change.parent == (chain[-1].digest if chain else ZERO_DIGEST), "it does not follow the one before"
+            chain.append(change)
 
     def images(self) -> list[tuple[int, pa.RecordBatch, tuple[int, int]]]:
         found = []
@@ -47,7 +50,7 @@ class Chains:
         """Replace each chain by one block, as the compactor does."""
         for slice, image, digest in self.images():
             empty = merge_chain([image.slice(0, 0)], [image.select(["__id0", "__id1"]).slice(0, 0)])
-            self.changes[slice] = [Change(slice, image, empty.select(["__id0", "__id1"]), digest)]
+            self.changes[slice] = [Change(slice, image, empty.select(["__id0", "__id1"]), digest, digest)]
 
 
 NAMES = st.sampled_from(["v", "m"])
@@ -118,7 +121,7 @@ def test_an_append_to_a_long_queue_ships_little(tmp_path: Path) -> None:
         last = store.last_sub("queue", "user")
         store.set("queue", "user", last + 1, {"page": 7})
         (change,) = store.changes()
-        (stored,) = write_segment(tmp_path, f"{length}.seg", [("step", change)])
+        (stored,) = write_segment(LocalStorage(tmp_path), f"{length}.seg", [("step", change)])
         return stored.block.length
 
     assert append_bytes(100_000) <= 1.1 * append_bytes(1000)
@@ -190,29 +193,30 @@ def test_damaged_blocks_are_named(damage: str, tmp_path: Path) -> None:
     store = KeyedStore("step", lambda keys: [5 for _ in keys])
     store.set("v", "a", None, "value" * 20)
     (change,) = store.changes()
-    first, second = write_segment(tmp_path, "segments/x.seg", [("step", change), ("other", change)])
+    storage = LocalStorage(tmp_path)
+    first, second = write_segment(storage, "segments/x.seg", [("step", change), ("other", change)])
     path = tmp_path / "segments/x.seg"
     data = bytearray(path.read_bytes())
-    assert read_block(tmp_path, first.block, "step", 5)[0].equals(change.puts)
+    assert read_block(storage, first.block, "step", 5)[0].equals(change.puts)
     if damage == "flip":
         for bit in range(8 * first.block.offset, 8 * (first.block.offset + first.block.length), 97):
             data[bit // 8] ^= 1 << bit % 8
             path.write_bytes(data)
             with pytest.raises(StateError, match=r"block of step 'step', slice 5 in segments/x.seg at 7 has changed"):
-                read_block(tmp_path, first.block, "step", 5)
+                read_block(storage, first.block, "step", 5)
             data[bit // 8] ^= 1 << bit % 8
     elif damage == "truncate":
         path.write_bytes(data[:-1])
         with pytest.raises(StateError, match=r"block of step 'other', slice 5 in segments/x.seg at \d+ is cut off"):
-            read_block(tmp_path, second.block, "other", 5)
+            read_block(storage, second.block, "other", 5)
     elif damage == "delete":
         path.unlink()
         with pytest.raises(StateError, match=r"block of step 'step', slice 5 in segments/x.seg at 7 cannot be read"):
-            read_block(tmp_path, first.block, "step", 5)
+            read_block(storage, first.block, "step", 5)
     else:
         step, slice = ("step", 5) if damage == "other step" else ("other", 6)
         with pytest.raises(StateError, match="belongs to step 'other', slice 5"):
-            read_block(tmp_path, second.block, step, slice)
+            read_block(storage, second.block, step, slice)
 
 
 # chronostream fact 5: updates during a checkpoint are readable at once and absent from what was taken
