@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -21,6 +21,7 @@ from headrace.connect.jsonl import jsonl
 from headrace.connect.parquet import parquet
 from headrace.connect.sink import Sink, SinkContext, Staged
 from headrace.connect.writing import gathering, live, notes, rolling
+from headrace.connect.writing.arrows import read_arrow
 from headrace.errors import FencedError, StateError
 from headrace.tokens import Attempt, Token
 
@@ -85,6 +86,7 @@ class World:
                 self.sink.publish(token, self.staged[token])
             act()
         self._look()
+        assert not [*(self.home / "out" / "_published").glob("part-*.parquet")], "what is complete is visible"
 
     def _look(self) -> None:
         """What a reader of results has seen stays as it was, but for rows added at the end."""
@@ -131,6 +133,50 @@ def test_rows_of_logged_cuts_are_published_once_whenever_the_driver_dies(
         assert len([*(tmp_path / place / "out").glob("part-*")]) < len(logged)
 
     assert deaths(through, monkeypatch) > 30
+
+
+def test_a_half_written_parquet_file_is_never_visible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(parquet(tmp_path / "out", roll="1 h"), tmp_path, Mortal(0, "before"))
+    for token in map(FIRST.cut, (1, 2)):
+        world.write(token)
+        world.publish(token)
+    reading = count()
+
+    def dying_read(path: Path) -> Iterator[pa.RecordBatch]:
+        if next(reading) == 1:
+            raise Died
+        return read_arrow(path)
+
+    with monkeypatch.context() as patches:
+        patches.setattr("headrace.connect.parquet.read_arrow", dying_read)
+        with pytest.raises(Died):
+            world.sink.settle()
+    assert world.rows() == []
+    world.settle()
+    assert world.rows() == [row for cut in (1, 2) for subtask in (0, 1) for row in rows_of(cut, subtask)]
+
+
+def test_a_parquet_file_that_a_reader_took_is_not_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is visible from the rename on; whatever the driver dies in later, the reader may have removed it."""
+    taken = 0
+
+    def through(mortal: Mortal, place: str) -> None:
+        nonlocal taken
+        world = World(parquet(tmp_path / place / "out", roll="0 s"), tmp_path / place, mortal)
+        token = FIRST.cut(1)
+        world.write(token)
+        try:
+            with mortal.awake():
+                world.sink.publish(token, world.staged[token])
+        except Died:
+            gone = [path.rename(tmp_path / place / path.name) for path in (tmp_path / place / "out").glob("part-*")]
+            world.sink.publish(token, world.staged[token])
+            world.sink.settle()
+            assert len(world.rows()) == (0 if gone else 8)
+            taken += len(gone)
+
+    deaths(through, monkeypatch)
+    assert taken > 1
 
 
 def test_live_rows_of_logged_cuts_stay_and_others_disappear(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import pickle
+from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,11 @@ def published(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.iterdir() if path.is_file())
 
 
-FILE_SINKS = {"jsonl": (jsonl, ".jsonl"), "parquet": (parquet, ".parquet"), "collect": (collect_sink, ".arrow")}
+FILE_SINKS: dict[str, tuple[Callable[..., Any], str]] = {
+    "jsonl": (jsonl, ".jsonl"),
+    "parquet": (parquet, ".parquet"),
+    "collect": (collect_sink, ".arrow"),
+}
 
 
 def rows_in(directory: Path) -> list[dict[str, Any]]:
