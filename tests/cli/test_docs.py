@@ -100,7 +100,7 @@ def test_methods_in_the_api_are_those_of_the_code():
         assert {*re.findall(r"^\|? ?\| `(\w+)\(", text, re.MULTILINE)} - {owner} == methods - {"add", "auto_name"}, (
             owner
         )
-    handle = {name for name in dir(hr.Run) if not name.startswith("_")} - {"start", "order"}
+    handle = {name for name in dir(hr.Run) if not name.startswith("_")} - {"begin", "order"}
     assert {*re.findall(r"^\| `(\w+)(?:\([^`]*\))?` \|", API.partition("`hr.Run` is")[2], re.MULTILINE)} == handle
 
 

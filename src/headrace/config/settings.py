@@ -12,7 +12,13 @@ from headrace.errors import ConfigError
 from headrace.units import duration_s, in_words, size_bytes, size_in_words
 
 _TRANSITION = Transition()
-_RENAMED = {"cut": "flush", "cut_bytes": "flush_bytes", "epoch": "commit", "max_attempts": "give_up"}
+_RENAMED = {
+    "cut": "flush",
+    "cut_bytes": "flush_bytes",
+    "epoch": "commit",
+    "max_attempts": "give_up",
+    "restart_backoff": "give_up",
+}
 
 
 @dataclass(frozen=True, slots=True)

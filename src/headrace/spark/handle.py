@@ -44,7 +44,7 @@ class Run(Supervisor):
 
     def stop(self, timeout_s: float = 120.0) -> None:
         """Make one more cut, and stop: all that was read by then is in the results."""
-        self.ask_to_stop()
+        self._ask_to_stop()
         self._done.wait(timeout_s)
         self._thread.join(30)
 

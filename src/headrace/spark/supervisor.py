@@ -47,7 +47,7 @@ class Supervisor:
     """Owns the query, the driver's loop and the control channel of one run.
 
     ``gaps_s`` are the stops so far: from the last cut before one to when sources were let go again; ``placements`` says
-    for each start of a subtask (batch, stage, subtask, parent process, process), where a parent stands for an executor.
+    for each start of a subtask (query, stage, subtask, parent process, process), where a parent stands for an executor.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Supervisor:
         """Tell every subtask what to do from now on, and those that begin later when they start."""
         self._loop.post(OrdersGiven(orders))
 
-    def ask_to_stop(self) -> None:
+    def _ask_to_stop(self) -> None:
         """End the run after one more cut."""
         self._loop.post(StopAsked())
 
@@ -173,7 +173,7 @@ class Supervisor:
                 node.sink.show(message.step, message.rows)
             return []
         if isinstance(message, Hello):
-            self.placements.append((message.batch, message.stage, message.index, message.daemon, message.pid))
+            self.placements.append((message.query, message.stage, message.index, message.daemon, message.pid))
         self._loop.post(Heard(sender, message))
         return []
 
