@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from headrace.connect.sink import Staged
 from headrace.errors import CorruptionError, ProtocolError, StateError
 from headrace.state.durable.changes import Store
+from headrace.state.durable.garbage import collect
 from headrace.state.durable.loading import load_slices, read_manifest, read_slice
 from headrace.state.durable.manifest import Manifest, Rewrite, SliceVersion, next_manifest
 from headrace.state.durable.published import read_published, write_published
@@ -20,7 +21,7 @@ from headrace.state.durable.segments import BlockRef, StoredChange, segment_toke
 from headrace.state.durable.storage import LocalStorage
 from headrace.state.durable.versionlog import CutEntry, Entry, VersionLog, decode_entry, encode_entry
 from headrace.state.stores.keyvalues import KeyedStore
-from headrace.tokens import Token
+from headrace.tokens import Attempt, Token
 
 A, B, C = Token(1, 0, 1), Token(1, 0, 2), Token(3, 2, 3)
 BLOCK = BlockRef("segments/x.seg", 7, 100, "c" * 32, 3, full=True)
@@ -299,7 +300,7 @@ def test_stores_are_loaded_as_of_a_version(tmp_path: Path) -> None:
         assert {key: loaded.get("v", key) for key in range(4)} == expected
         loaded.set("v", 0, None, "next")
         (after,) = loaded.changes()
-        digest = decode_entry(cut + 1, storage.get(f"log/{cut + 1:010d}")).manifest.slices["step", 0].digest  # type: ignore[union-attr]
+        digest = read_manifest(storage, cut + 1, Token(1, 0, cut)).slices["step", 0].digest
         assert after.parent == digest, "what is loaded goes on where the version ends"
     empty = keyed()
     load_slices(storage, 0, None, stores_of(empty, range(4)))
@@ -347,3 +348,47 @@ def test_every_flipped_bit_of_the_published_mark_is_found() -> None:
         storage.put("published", bytes(changed))
         with pytest.raises(CorruptionError, match="the mark 'published' has changed"):
             read_published(storage)
+
+
+# chronostream fact 16: a driver that dies before the log entry; fact 33: files of one that is not dead after all
+def test_what_was_written_for_a_cut_that_was_not_logged_is_never_used() -> None:
+    storage = MemoryStorage()
+    first = CutWriter(storage)
+    base = first.cut({0: {1: 1}})
+    lost = first.write({0: {1: 2}})
+    second = CutWriter(storage)
+    assert second.base == base and second.generation == 3
+    second.images = {0: {1: 1}}
+    made = second.cut({0: {2: 2}})
+    second.check(made)
+    assert lost[0].block.file not in made.files
+    again = first.write({0: {1: 3}})
+    second.check(made)
+    removed = collect(storage, second.log, second.generation, Attempt(second.generation, 0), made.token.cut)
+    assert removed == [lost[0].block.file] == [again[0].block.file]
+    second.check(made)
+
+
+# chronostream fact 17: a driver that dies between the log entry and publication: no second run, and nothing is left out
+def test_who_takes_over_knows_what_is_still_to_be_published() -> None:
+    storage = MemoryStorage()
+    first = CutWriter(storage)
+    made = [first.cut({0: {1: n}}) for n in range(4)]
+    write_published(storage, 3)
+    second = CutWriter(storage)
+    due = [entry.manifest for number, entry in second.log.cuts() if number > read_published(storage)]
+    assert due == made[2:] and second.base == made[-1]
+
+
+# chronostream fact 18: two drivers never publish different versions
+def test_of_two_drivers_only_one_goes_on_from_a_version() -> None:
+    storage = MemoryStorage()
+    first = CutWriter(storage)
+    base = first.cut({0: {1: 1}})
+    second = CutWriter(storage)
+    late = manifest_after(base, first.next_token, [])
+    assert not first.log.append(second.generation, CutEntry(late)), "its number is the other one's opening"
+    made = second.cut({1: {1: 1}})
+    assert (
+        [entry.manifest for _, entry in first.log.cuts()] == [base, made] == [e.manifest for _, e in second.log.cuts()]
+    )
