@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headrace.driver.audit import audit, stage_watermarks
+from headrace.driver.audit import audit
 from headrace.errors import ProtocolError
 from headrace.runtime.plan import Description
 from headrace.tokens import Token
@@ -102,7 +102,3 @@ def test_descriptions_of_several_cuts_are_not_mixed() -> None:
     other = Token(1, 1, 3)
     with pytest.raises(ProtocolError, match=f"descriptions of several cuts together: {CUT}, {other}"):
         audit(changed(1, token=other))
-
-
-def test_a_manifest_keeps_the_watermark_of_each_stage_and_edge() -> None:
-    assert stage_watermarks([*fitting(), description(2, 0, watermarks={0: 3})]) == {"1:0": 70, "1:1": -5, "2:0": 3}

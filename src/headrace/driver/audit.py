@@ -25,15 +25,6 @@ def audit(descriptions: Sequence[Description]) -> None:
     _check_watermarks(descriptions)
 
 
-def stage_watermarks(descriptions: Iterable[Description]) -> dict[str, int]:
-    """The watermark on each edge that arrives at a stage, as a manifest keeps it: by ``"stage:edge"``."""
-    return {
-        f"{description.stage}:{edge}": watermark_us
-        for description in descriptions
-        for edge, watermark_us in sorted(description.watermarks.items())
-    }
-
-
 def _check_token(descriptions: Sequence[Description]) -> None:
     tokens = {description.token for description in descriptions}
     if len(tokens) > 1:
