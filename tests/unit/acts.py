@@ -1,4 +1,4 @@
-"""A source that waits for its cue between acts, and a way to play a job epoch by epoch with restarts."""
+"""A source that waits for its cue between acts, and a way to play a job batch by batch with restarts."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def in_acts(parts: Sequence[Sequence[Record]], schema: dict[str, Any], acts: int
 def play(
     job: Job, source: InActs, checkpoint: Path, *, mode: str, acts: int, seed: int, **options: Any
 ) -> dict[str, list[Row]]:
-    """Play all acts, an epoch each, with restarts, changed parallelism and random delays in between."""
+    """Play all acts, a batch each, with restarts, changed parallelism and random delays in between."""
     dice = random.Random(seed)
     source.curtain.acts = 0
     run = None
@@ -107,7 +107,7 @@ def play(
                     pause=lambda stage, index: dice.random() * 0.002 if dice.random() < 0.2 else 0.0, **options,
                 )  # fmt: skip
             source.curtain.acts = act + 1
-            run.epoch(seconds=0.02)
+            run.batch(seconds=0.02)
         run.run()
         return rows_of(run)
     finally:
@@ -120,10 +120,9 @@ def rows_of(run: LocalRun) -> dict[str, list[Row]]:
 
 
 def counters(run: LocalRun) -> dict[str, int]:
-    """What the subtasks counted in the last epoch: ``late:step``, ``skipped:step``, …"""
+    """What the subtasks counted in all cuts so far: ``late:step``, ``skipped:step``, …"""
     total: dict[str, int] = {}
-    for member in run.coordinator.members.values():
-        assert member.description is not None
-        for name, count in member.description.counters.items():
+    for description in (description for cut in run.cuts for description in cut.descriptions):
+        for name, count in description.counters.items():
             total[name] = total.get(name, 0) + count
     return total

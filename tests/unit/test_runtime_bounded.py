@@ -87,7 +87,7 @@ def test_a_restart_goes_on_with_state_beyond_memory(tmp_path: Path, engine: str)
         return job
 
     first = LocalRun(make(), tmp_path, chunk="50 ms")
-    first.epoch(seconds=0.4)
+    first.batch(seconds=0.4)
     first.close()  # as after a kill: memory and local files are gone
     second = LocalRun(make(), tmp_path, chunk="50 ms")
     try:
@@ -111,7 +111,7 @@ def test_keys_that_reach_a_threshold_are_told_once_and_early(kept: dict[str, Any
     try:
         early: dict[int, int] = {}
         while not early and not run.finished:
-            run.epoch(seconds=0.5)
+            run.batch(seconds=0.5)
             early = {row["k"]: row["n"] for row in run.rows("out")}
         run.run(seconds=20)
         found = [row["k"] for row in run.rows("out")]

@@ -1,7 +1,9 @@
-"""Chunks: changes written while the epoch runs."""
+"""Chunks: changes written between two cuts, and a cut's own."""
 
 from __future__ import annotations
 
+import re
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +11,12 @@ import pytest
 
 import headrace as hr
 from headrace.connect.callback import callback
+from headrace.state.durable.changes import Change, Pending
 from headrace.state.durable.chunks import ChunkWriter
-from headrace.state.durable.compaction import is_long
 from headrace.state.durable.loading import read_slice
-from headrace.state.durable.segments import BlockRef
-from headrace.state.durable.versions import SliceVersion
+from headrace.state.durable.segments import StoredChange
+from headrace.state.durable.storage import LocalStorage
+from headrace.state.stores.keyvalues import KeyedStore
 from headrace.testing import LocalRun
 
 
@@ -37,79 +40,115 @@ def _remember(record: dict[str, Any], state: Any, out: Any) -> None:
     out({"n": n})
 
 
-def _state(run: LocalRun, epoch: int) -> dict[tuple[str, int], list[str]]:
-    picked = run.versions.picked(epoch)
-    assert picked is not None
-    manifest = run.versions.manifest(picked)
+def _state(run: LocalRun) -> dict[tuple[str, int], list[str]]:
+    newest = run.log.newest_cut()
+    assert newest is not None
     rows = {
-        (step, slice): sorted(map(str, read_slice(run.versions.root, step, slice, version).to_pylist()))
-        for (step, slice), version in manifest.slices.items()
+        (step, slice): sorted(map(str, read_slice(run.storage, step, slice, version).to_pylist()))
+        for (step, slice), version in newest[1].manifest.slices.items()
         if step != "rows"  # a source keeps when it started
     }
     return {key: of_slice for key, of_slice in rows.items() if of_slice}
 
 
 # chronostream section 6a: every 5 s or 8 MB the dirty map is swapped and serialised
-def test_an_epoch_with_chunks_ends_in_the_same_state_as_one_without(tmp_path: Path) -> None:
+def test_chunks_and_cuts_at_any_time_lead_to_the_same_state(tmp_path: Path) -> None:
     states = {}
-    for chunk in ("1 ms", "1 hour"):
-        run = LocalRun(_job(), tmp_path / chunk, chunk=chunk, slices=4)
+    for chunk, commit in (("1 ms", "1 hour"), ("1 hour", "1 hour"), ("1 ms", "50 ms"), ("1 hour", "50 ms")):
+        run = LocalRun(_job(), tmp_path / f"{chunk}-{commit}", chunk=chunk, commit=commit, slices=4)
         try:
-            run.epoch(seconds=20)
-            names = sorted(path.name for path in (run.versions.root / "segments").iterdir())
-            states[chunk] = _state(run, 0)
+            run.run(seconds=20)
+            names = [name for name in run.storage.names("segments") if re.search(r"-s\d\d-\d{4}-", name)]
+            states[chunk, commit] = _state(run)
         finally:
             run.close()
         last = max(int(name.rpartition("-")[2].removesuffix(".seg")) for name in names)
-        assert (last > 2) == (chunk == "1 ms"), names
-    assert states["1 ms"] == states["1 hour"]
+        assert last > 2 or (chunk, commit) != ("1 ms", "1 hour"), names
+        assert last == 0 or chunk == "1 ms", names
+    assert len({str(sorted(state.items())) for state in states.values()}) == 1
+
+
+def _writer(tmp_path: Path, woken: list[str] | None = None) -> ChunkWriter:
+    wake = (lambda: woken.append(threading.current_thread().name)) if woken is not None else (lambda: None)
+    return ChunkWriter(LocalStorage(tmp_path), "segments/x", 5.0, 8_000_000, 0, wake)
+
+
+def _swapped(*values: tuple[str, int]) -> list[tuple[str, Pending]]:
+    store = KeyedStore("s", lambda keys: [0 for _ in keys])
+    for key, value in values:
+        store.set("v", key, None, value)
+    return [("s", store.swap())]
 
 
 def test_a_chunk_is_due_by_time_or_by_size_and_never_while_one_is_being_written(tmp_path: Path) -> None:
-    writer = ChunkWriter(tmp_path, "segments/x", 5.0, 8_000_000, 0)
+    writer, may_write = _writer(tmp_path), threading.Event()
     try:
         assert not writer.look(249_999) and writer.look(250_000) and not writer.look(300_000)
         assert not writer.due(4_999_999, 7_999_999)
         assert writer.due(4_999_999, 8_000_000)
         assert writer.due(5_000_000, 1)
         assert not writer.due(60_000_000, 0), "nothing to write"
-        assert writer.finish() == ()
+
+        def slow() -> list[Change]:
+            assert may_write.wait(20)
+            return []
+
+        writer.write([("s", slow)], 1_000_000)
+        assert not writer.due(60_000_000, 10**9), "one is being written"
+        may_write.set()
+        assert writer.cut([], 7_000_000, lambda changes: changes, "segments/y").result() == ()
+        assert not writer.due(11_999_999, 1) and writer.due(12_000_000, 1), "a cut writes what a chunk would have"
     finally:
         writer.close()
 
 
-def test_a_chunk_that_cannot_be_written_fails_the_epoch(tmp_path: Path) -> None:
+def test_a_cut_takes_along_the_chunks_of_its_interval_and_only_those(tmp_path: Path) -> None:
+    woken: list[str] = []
+    writer = _writer(tmp_path, woken)
+    by: list[str] = []
+
+    def then(changes: tuple[StoredChange, ...]) -> list[str]:
+        by.append(threading.current_thread().name)
+        return [change.block.file for change in changes]
+
+    try:
+        writer.write(_swapped(("a", 1)), 1)
+        writer.write(_swapped(("b", 2)), 2)
+        first = writer.cut(_swapped(("c", 3)), 3, then, "segments/y")
+        writer.write(_swapped(("d", 4)), 4)
+        second = writer.cut([], 5, then, "segments/z")
+        assert first.result() == [f"segments/x-{n:02d}.seg" for n in range(3)]
+        assert second.result() == ["segments/y-00.seg"], "a chunk without changes is no file"
+    finally:
+        writer.close()
+    assert len({*by, *woken}) == 1 and by[0].startswith("headrace-chunks"), "another thread writes, and wakes the loop"
+    assert len(woken) == 7
+
+
+# issue 10, item 8: a chunk that could not be written is noticed at once, not at the end
+def test_a_chunk_that_cannot_be_written_is_told_before_the_cut_and_fails_it(tmp_path: Path) -> None:
+    (tmp_path / "segments").write_text("a file where the directory should be")
+    woken: list[str] = []
+    writer = _writer(tmp_path, woken)
+    try:
+        writer.check()
+        writer.write(_swapped(("a", 1)), 1)
+        while not woken:
+            threading.Event().wait(0.001)
+        with pytest.raises(OSError):
+            writer.check()
+        with pytest.raises(OSError):
+            writer.cut([], 2, lambda changes: changes, "segments/y").result()
+    finally:
+        writer.close()
+
+
+def test_a_chunk_that_cannot_be_written_fails_the_attempt(tmp_path: Path) -> None:
     run = LocalRun(_job(), tmp_path, chunk="1 ms", slices=4)
     try:
-        (run.versions.root / "segments").write_text("a file where the directory should be")
+        (run.storage.root / "segments").write_text("a file where the directory should be")
         with pytest.raises(OSError):
-            run.epoch(seconds=20)
-        assert run.versions.last_picked() is None
+            run.batch(seconds=20)
+        assert run.log.newest_cut() is None
     finally:
         run.close()
-
-
-def _blocks(lengths: list[int], *, base: int = 0, epoch: int = 3) -> SliceVersion:
-    full = (BlockRef("segments/e00000001-g0001-a000-compacted-0001.seg", 0, base, "", 1, True),) if base else ()
-    changes = tuple(BlockRef(f"segments/e{epoch:08d}-g0001-a000-s01-0000-00.seg", 0, n, "", 1) for n in lengths)
-    return SliceVersion((0, 0), (*full, *changes))
-
-
-@pytest.mark.parametrize(
-    ("version", "long"),
-    [
-        (_blocks([10] * 10), False),
-        (_blocks([10] * 11), True),
-        (_blocks([10] * 11, base=1000), False),
-        (_blocks([100] * 11, base=1000), True),
-    ],
-)
-def test_a_chain_is_rewritten_when_its_changes_outweigh_half_of_its_base(version: SliceVersion, long: bool) -> None:
-    assert is_long(version) == long
-
-
-def test_a_chain_over_many_epochs_is_rewritten_however_small() -> None:
-    changes = [_blocks([1], epoch=epoch).blocks[0] for epoch in range(11)]
-    base = _blocks([], base=10**6).blocks
-    assert not is_long(SliceVersion((0, 0), (*base, *changes[:10])))
-    assert is_long(SliceVersion((0, 0), (*base, *changes)))

@@ -86,7 +86,7 @@ def feed(operator: KeyedReduce, keys: Any, times: Any = None) -> None:
 
 def finish(operator: KeyedReduce) -> None:
     operator.watermark(0, FOREVER_US)
-    operator.on_epoch_end()
+    operator.on_cut(end=True)
     operator.close()
 
 
@@ -145,7 +145,7 @@ def test_equal_to_the_step_without_a_bound(
     chains: dict[tuple[str, int], list[Any]] = {}
     for batches in script:
         for operator in (free, bounded):
-            operator.begin_epoch()
+            operator.begin()
         for keys, times, watermark_us in batches:
             for operator in (free, bounded):
                 feed(operator, keys, times)
@@ -153,7 +153,7 @@ def test_equal_to_the_step_without_a_bound(
             if data.draw(st.booleans()):
                 chunks_of(bounded, chains)
         for operator in (free, bounded):
-            operator.on_epoch_end()
+            operator.on_cut(end=True)
         if window != "session":
             assert answers(got, window) == answers(expected, window), "all is told when an epoch ends"
         chunks_of(bounded, chains)
@@ -213,7 +213,7 @@ def test_a_restart_goes_on_with_state_beyond_memory(window: str, tmp_path: Path,
         job = job_of(API_WINDOWS[window], total, f"{2 * total}/s", memory="100 KB")
         run = LocalRun(job, tmp_path, chunk="50 ms", parallelism=1)
         try:
-            run.epoch(seconds=seconds)
+            run.batch(seconds=seconds)
             rows = run.rows("out")
         finally:
             run.close()  # as after a kill: memory and local files are gone
@@ -230,7 +230,7 @@ def test_memory_stays_within_the_bound(tmp_path: Path, window: str, engine: str,
     operator, out = step(window, tmp_path, reducers, memory_bytes=bound, engine=engine)
     assert operator.deferring is not None
     for epoch in range(2):
-        operator.begin_epoch()
+        operator.begin()
         for n in range(3):
             at_us = 300 * (3 * epoch + n)
             keys = dice.zipf(1.3, records) % 20_000 if reducers is REDUCERS else dice.integers(0, 2_000, records)
@@ -240,7 +240,7 @@ def test_memory_stays_within_the_bound(tmp_path: Path, window: str, engine: str,
             for store in operator.stores().values():
                 store.changes()
             assert operator.deferring.nbytes <= bound
-        operator.on_epoch_end()
+        operator.on_cut(end=True)
     assert operator.deferring.waiting.rows_added > 500
     finish(operator)
     assert 0 < out.peak_bytes <= bound
@@ -259,27 +259,47 @@ def test_a_bucket_larger_than_memory_is_spread_by_another_hash_function(tmp_path
 
 def test_resident_keys_are_told_at_once_and_the_others_when_the_epoch_ends(tmp_path: Path) -> None:
     operator, out = step("running", tmp_path, memory_bytes=100_000, engine="inc")
-    operator.begin_epoch()
+    operator.begin()
     feed(operator, np.repeat(np.arange(1_000), 2))
     at_once = {row["k"] for row in out.rows}
     assert 20 < len(at_once) < 500
-    operator.on_epoch_end()
+    operator.on_cut(end=True)
     assert sorted({row["k"] for row in out.rows} - at_once) == sorted(set(range(1_000)) - at_once)
     assert [row["n"] for row in ref.last_per(out.rows, "k")] == [2] * 1_000
     before = len(out.rows)
-    operator.begin_epoch()
-    operator.on_epoch_end()
+    operator.begin()
+    operator.on_cut(end=True)
     assert len(out.rows) == before, "what has not changed is not told again"
+    operator.close()
+
+
+# cuts.md, "what is emitted at the epoch's end": not at every cut, but every few seconds, and at an end
+def test_deferred_results_follow_at_a_cut_every_few_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock_us = [0]
+    monkeypatch.setattr("headrace.runtime.reduce.keyedreduce.now_us", lambda: clock_us[0])
+    operator, out = step("running", tmp_path, memory_bytes=100_000, engine="inc")
+    operator.begin()
+    told, keys = [], set(range(1_000))
+    for second in range(12):
+        clock_us[0] = second * 1_000_000
+        feed(operator, np.arange(1_000))
+        before = len(out.rows)
+        operator.on_cut(end=second == 11)
+        told.append(len(out.rows) > before)
+        if told[-1]:
+            assert {row["k"] for row in out.rows} == keys
+            assert {row["n"] for row in ref.last_per(out.rows, "k")} == {second + 1}
+    assert [second for second, now in enumerate(told) if now] == [5, 10, 11]
     operator.close()
 
 
 def test_a_hot_key_on_disk_comes_into_memory_with_its_state(tmp_path: Path) -> None:
     operator, out = step("running", tmp_path, memory_bytes=100_000, engine="dinc")
     for _ in range(2):
-        operator.begin_epoch()
+        operator.begin()
         feed(operator, np.concatenate((np.arange(1_000), np.full(3_000, 7_777))))
-        operator.on_epoch_end()
-    operator.begin_epoch()
+        operator.on_cut(end=True)
+    operator.begin()
     feed(operator, [7_777])
     assert out.rows[-1]["n"] == 6_001, "told at once"
     operator.close()
@@ -318,7 +338,7 @@ def test_expired_users_make_way_and_almost_nothing_is_written(tmp_path: Path) ->
 
 def test_sessions_on_disk_are_told_a_gap_late_at_most_and_hold_the_watermark_back(tmp_path: Path) -> None:
     operator, out = step("session", tmp_path, memory_bytes=1_000)
-    operator.begin_epoch()
+    operator.begin()
     feed(operator, np.arange(100), np.zeros(100, np.int64))
     operator.watermark(0, 150)
     assert len(out.rows) < 100 and out.watermark_us == 99, "they end at 100"

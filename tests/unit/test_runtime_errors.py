@@ -82,7 +82,7 @@ def test_skipped_records_are_counted_and_reach_the_dead_letters(step: str, mode:
     STEPS[step](s).sink("out", out())
     run = LocalRun(job, tmp_path / "checkpoint", mode=mode, report="5 ms")
     try:
-        run.epoch()
+        run.batch()
         skipped = {name: n for name, n in counters(run).items() if name.startswith("skipped")}
         assert sum(skipped.values()) == 2 and {name.partition(" ")[0] for name in skipped} == {"skipped:step"}
         told = read_collected(letters.directory).to_pylist()
@@ -112,9 +112,9 @@ def test_dead_letters_of_a_failed_attempt_are_not_published(tmp_path: Path) -> N
     job.source("s", source, event_time="t").map(invert, name="step").sink("out", out())
     run = LocalRun(job, tmp_path / "checkpoint", mode="batch")
     with pytest.raises(ScriptedCrash):
-        run.epoch()
+        run.batch()
     assert read_collected(letters.directory).num_rows == 0
-    run.epoch()
+    run.batch()
     run.close()
     assert read_collected(letters.directory).num_rows == 1 and len(run.rows("out")) == 2
 
@@ -205,9 +205,9 @@ def test_wrong_event_times_are_bad_records(kind: str, wrong: Any, tmp_path: Path
         try:
             if on_error == "fail":
                 with pytest.raises(DataError, match=r"source 's' read .* event time 't' = .* is not a usable time"):
-                    run.epoch()
+                    run.batch()
             else:
-                run.epoch()
+                run.batch()
                 assert counters(run)["skipped:s"] == 2, "both of one poll"
                 assert sorted(row["k"] for row in run.rows("out")) == ["a", "c", "e"]
         finally:
@@ -297,7 +297,7 @@ def test_input_that_is_no_record(tmp_path: Path) -> None:
     job = hr.Job("job", dead_letter=letters)
     job.source("s", source).sink("out", out())
     run = LocalRun(job, tmp_path / "checkpoint", mode="batch", poll_rows=1)
-    run.epoch()
+    run.batch()
     run.close()
     told = read_collected(letters.directory).to_pylist()
     assert [(t["step"], t["reason"], len(t["record"])) for t in told] == [("s", "not JSON", 300)] * 2

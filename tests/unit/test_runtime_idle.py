@@ -95,13 +95,13 @@ class Played:
                     operator.stores()[part].load(change.slice, change.puts, change.digest)
         self.reduce.restored([0, 1, 2, 3])
         self.source.restored([0, 1])
-        self.source.begin_epoch()
-        self.reduce.begin_epoch()
+        self.source.begin()
+        self.reduce.begin()
 
     def restarted(self, logs: Path) -> Played:
         """As after an epoch was committed and the job failed."""
-        self.source.on_epoch_end()
-        self.reduce.on_epoch_end()
+        self.source.on_cut(end=True)
+        self.reduce.on_cut(end=True)
         return Played(logs, self)
 
     def say(self, reader: Spoken, *times: int, now_us: int) -> None:

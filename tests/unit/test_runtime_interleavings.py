@@ -72,7 +72,7 @@ class Rig:
                     assert digest_of(image) == chain[-1].digest
                     store.load(slice, image, chain[-1].digest)
         operator.restored(list(range(SLICES)))
-        operator.begin_epoch()
+        operator.begin()
         return operator
 
     def stored(self, part: str) -> int:
@@ -88,14 +88,17 @@ class Rig:
             for change in changes:
                 self.chains.setdefault((part, change.slice), []).append(change)
 
-    def end_epoch(self, *, restore: bool) -> None:
-        self.operator.on_epoch_end()
+    def cut(self, *, end: bool) -> None:
+        self.operator.on_cut(end=end)
         self.chunk()
+
+    def begin(self, *, restore: bool) -> None:
+        """Another attempt, from the last cut: with what is in memory, or with what was stored."""
         self.catcher.watermark_us = NEVER_US
         if restore:
             self.operator = self._fresh()
         else:
-            self.operator.begin_epoch()
+            self.operator.begin()
 
 
 def batch_of(members: list[Seen]) -> Batch:
@@ -112,7 +115,7 @@ def partitions(draw: st.DrawFn) -> tuple[list[list[tuple[str, int]]], int]:
 
 
 def play(rig: Rig, parts: list[list[Seen]], lateness: int, data: st.DataObject, ports: int = 1) -> None:
-    """Hand over records in their partition's order, watermarks as they become true, epochs at any time."""
+    """Hand over records in their partition's order, watermarks as they become true, cuts and restarts at any time."""
     at = [0] * len(parts)
     newest = [NEVER_US] * len(parts)
 
@@ -122,7 +125,9 @@ def play(rig: Rig, parts: list[list[Seen]], lateness: int, data: st.DataObject, 
         return min(reached, default=FOREVER_US)
 
     while any(at[p] < len(part) for p, part in enumerate(parts)):
-        action = data.draw(st.sampled_from(["records", "records", "records", "watermark", "chunk", "epoch", "restore"]))
+        action = data.draw(
+            st.sampled_from(["records", "records", "records", "watermark", "chunk", "cut", "batch", "restore"])
+        )
         if action == "records":
             p = data.draw(st.sampled_from([p for p in range(len(parts)) if at[p] < len(parts[p])]))
             n = data.draw(st.integers(1, 3))
@@ -139,10 +144,13 @@ def play(rig: Rig, parts: list[list[Seen]], lateness: int, data: st.DataObject, 
         elif action == "chunk":
             rig.chunk()
         else:
-            rig.end_epoch(restore=action == "restore")
+            rig.cut(end=action == "batch")
+            if action != "cut":
+                rig.begin(restore=action == "restore")
     for port in range(ports):
         rig.operator.watermark(port, FOREVER_US)
-    rig.end_epoch(restore=True)
+    rig.cut(end=True)
+    rig.begin(restore=True)
 
 
 def entering(parts: list[list[tuple[str, int]]], lateness: int) -> list[list[Seen]]:
@@ -223,7 +231,8 @@ def test_panes_or_windows_is_the_same(
         return operator
 
     rig.make = flipping
-    rig.end_epoch(restore=True)
+    rig.cut(end=True)
+    rig.begin(restore=True)
     play(rig, parts, made[1], data)
     seen = [one for part in parts for one in part]
     wanted: ref.Reducers = {"n": ref.count(), "mean": ref.mean("v"), "vs": ref.collected("v"), "last": ref.last("v")}
@@ -310,7 +319,8 @@ def test_a_session_that_reaches_back_before_zero_is_restored_as_it_was() -> None
     """Extras of a session may be negative; a restored row has them as they were, not the larger of them and zero."""
     rig = reduce_rig(SessionWindow(5), n=hr.count())
     rig.operator.receive(0, batch_of([Seen({"k": "a", "v": 1}, 3)]))
-    rig.end_epoch(restore=True)
+    rig.cut(end=True)
+    rig.begin(restore=True)
     rig.operator.receive(0, batch_of([Seen({"k": "a", "v": 2}, -1)]))
     rig.operator.watermark(0, FOREVER_US)
     assert [row["n"] for row in rig.catcher.rows] == [2]

@@ -40,7 +40,7 @@ def in_epochs(job: hr.Job, checkpoint: Path, **options: Any) -> list[Row]:
     for _ in range(50):
         run = LocalRun(job, checkpoint, mode="microbatch", **options)
         try:
-            run.epoch()
+            run.batch()
             if run.finished:
                 return run.rows("out")
         finally:
@@ -168,7 +168,7 @@ def test_a_forgotten_set_is_found_in_debug_mode(tmp_path: Path) -> None:
     with pytest.raises(
         StateError, match=r"step 'p': state 'seen' of key 'a' was changed in place without set\(\); call"
     ):
-        run.epoch()
+        run.batch()
     run.close()
     assert [row["n"] for row in run_local(job, mode="batch")["out"]] == [1, 2]
     tidy = process([{"k": "a", "t": t} for t in (0, 2)], forget, state={"seen": hr.value()})

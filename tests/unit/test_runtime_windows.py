@@ -47,7 +47,7 @@ def run(job: hr.Job, tmp_path: Path, mode: str, **options: Any) -> tuple[dict[st
     """Rows per sink of a job that fits in one epoch, and what its subtasks counted."""
     local = LocalRun(job, tmp_path, mode=mode, report="5 ms", **options)
     try:
-        local.epoch()
+        local.batch()
         assert local.finished
         return {name: local.rows(name) for name in local.plan.graph.by_name if name.endswith("out")}, counters(local)
     finally:
@@ -202,7 +202,7 @@ def test_an_idle_live_partition_does_not_hold_windows_back(silent: tuple[Any, ..
     try:
         deadline = time.monotonic() + 10
         while not (rows := local.rows("out")) and time.monotonic() < deadline:
-            local.epoch(seconds=0.1)
+            local.batch(seconds=0.1)
         assert sum(row["n"] for row in rows) >= 1
     finally:
         local.close()
@@ -359,10 +359,10 @@ def test_records_that_spark_read_are_late_against_earlier_epochs_only(tmp_path: 
     source.restored([0])
 
     def epoch(*batches: list[int]) -> None:
-        source.begin_epoch()
+        source.begin()
         for times in batches:
             source.take_external(pa.RecordBatch.from_pylist(records(*times), schema=to_schema(SCHEMA)), 10**15)
-        source.on_epoch_end()
+        source.on_cut(end=True)
 
     epoch([500, 100], [50, 900])
     assert heard.late == {500: False, 100: False, 50: False, 900: False} and heard.watermark_us == 900 * MS
@@ -377,6 +377,6 @@ def test_a_fed_subtask_without_records_holds_nobody_back(tmp_path: Path) -> None
     heard = Heard()
     source.outputs = [(heard, 0)]
     source.restored([1])
-    source.begin_epoch()
-    source.on_epoch_end()
+    source.begin()
+    source.on_cut(end=True)
     assert heard.watermark_us == IDLE_US

@@ -19,8 +19,9 @@ from headrace.graph.windowing import FOREVER_US, IDLE_US, NEVER_US
 from headrace.runtime.operators.operator import lowest_of
 from headrace.runtime.wire.frames import Frame, Kind, decode
 from headrace.runtime.wire.inbox import End, Inbox, Row, read_into
+from headrace.runtime.wire.marks import read_mark
 from headrace.testing import LocalRun, run_local, scripted
-from headrace.testing.local import _Pipe
+from headrace.testing.threads import Pipe
 
 PARTS = [[{"k": f"k{i % 11}", "v": i, "t": 3 * i - (i % 5)} for i in range(p, 200, 2)] for p in range(2)]
 
@@ -49,23 +50,29 @@ def test_every_channel_is_in_order_and_accounted_for(
     mode: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows: list[tuple[int, Frame]] = []
-    put = _Pipe.put
+    put = Pipe.put
 
-    def watched(self: _Pipe, row: pa.RecordBatch) -> None:
+    def watched(self: Pipe, row: pa.RecordBatch) -> None:
         rows.extend((id(self), frame) for frame in decode(row.column("payload")[0].as_py()))
         put(self, row)
 
-    monkeypatch.setattr(_Pipe, "put", watched)
+    monkeypatch.setattr(Pipe, "put", watched)
     got = run_local(job(), mode=mode, parallelism=2, **options)
     assert {sink: ref.bag(found) for sink, found in got.items()} == expected()
     channels: dict[tuple[int, int, int], list[Frame]] = {}
+    pipes: dict[tuple[int, int], list[Frame]] = {}
     for receiver, frame in rows:
-        channels.setdefault((receiver, frame.edge, frame.sender), []).append(frame)
+        pipes.setdefault((receiver, frame.sender), []).append(frame)
+        if frame.kind is not Kind.CUT:
+            channels.setdefault((receiver, frame.edge, frame.sender), []).append(frame)
+    for frames in pipes.values():
+        marks = [read_mark(frame) for frame in frames if frame.kind is Kind.CUT]
+        assert [mark.token.cut for mark in marks] == list(range(1, len(marks) + 1))
+        assert [mark.end for mark in marks] == [*[False] * (len(marks) - 1), True] and frames[-1].kind is Kind.CUT
     assert len(channels) > 4 and len({edge for _, edge, _ in channels}) == 3
     for frames in channels.values():
         data = [frame for frame in frames if frame.kind < Kind.WATERMARK]
         assert [frame.sequence for frame in data] == list(range(1, len(data) + 1))
-        assert [frame.kind for frame in frames].count(Kind.END) == 1 and frames[-1].kind is Kind.END
         watermarks = [frame.watermark_us for frame in frames if frame.kind is Kind.WATERMARK]
         assert watermarks == sorted({*watermarks}), "each watermark once, each higher than the one before"
         sent = 0
@@ -135,19 +142,19 @@ def test_broken_input_is_told(tmp_path: Path) -> None:
 
 
 def test_a_subtask_that_gets_a_strangers_buffer_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    put = _Pipe.put
+    put = Pipe.put
     schema = pa.schema([("route", pa.int32()), ("payload", pa.binary())])
     stray = pa.record_batch(
         [pa.array([0], pa.int32()), pa.array([Frame(Kind.WATERMARK, 999, 0, 0).encode()])], schema=schema
     )
 
-    def misrouted(self: _Pipe, row: pa.RecordBatch) -> None:
+    def misrouted(self: Pipe, row: pa.RecordBatch) -> None:
         put(self, stray)
         put(self, row)
 
-    monkeypatch.setattr(_Pipe, "put", misrouted)
+    monkeypatch.setattr(Pipe, "put", misrouted)
     run = LocalRun(job(), tmp_path, mode="batch")
     with pytest.raises(ProtocolError, match="stage 1 received a buffer of edge 999, which does not end here"):
-        run.epoch()
+        run.batch()
     run.close()
     assert threading.active_count() < 20

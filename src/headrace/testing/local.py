@@ -20,6 +20,7 @@ from headrace.driver.events import (
     BatchBegins,
     BatchEndAsked,
     BatchWorked,
+    CutHappened,
     Event,
     Finish,
     Heard,
@@ -59,6 +60,7 @@ class LocalRun:
     ) -> None:
         self.plan: JobPlan = plan_job(job, checkpoint, Settings.of(**settings), collect=True)
         self.reports: list[Reported] = []
+        self.cuts: list[CutHappened] = []
         self.finished = False
         self.caches: dict[Place, Cache] = {}
         self.channels: dict[bytes, LocalChannel] = {}
@@ -77,7 +79,9 @@ class LocalRun:
             raise
         self.log = VersionLog(self.storage)
         self.machine = Machine(self.plan, _opened, wall_s=time.time() - time.monotonic())
-        self._loop = DriverLoop(self.machine, lambda post: Hands(self.plan, self.storage, post), self, Journal())
+        self._loop = DriverLoop(
+            self.machine, lambda post: Hands(self.plan, self.storage, post), self, Journal(), on_cut=self.cuts.append
+        )
         self._finish: Finish | None = None
 
     def run(self, *, seconds: float = 1.0, max_batches: int = 1000) -> None:
