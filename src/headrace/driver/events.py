@@ -247,7 +247,9 @@ class Collect:
 
 @dataclass(frozen=True, slots=True)
 class Discard:
-    """Remove what attempts up to one staged, but for cuts that are ``logged`` and not published yet."""
+    """No attempt runs: remove what attempts up to one staged, but for cuts that are ``logged`` and not published yet, and
+    let sinks show what they still collect.
+    """
 
     upto: Attempt
     logged: frozenset[Token]

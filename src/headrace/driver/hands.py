@@ -33,7 +33,7 @@ from headrace.driver.events import (
     Rewritten,
 )
 from headrace.driver.failures import translated
-from headrace.driver.publishing import discard_unlogged, publish
+from headrace.driver.publishing import discard_unlogged, publish, settle
 from headrace.errors import CorruptionError, HeadraceError, StateError
 from headrace.runtime.plan import JobPlan
 from headrace.state.durable.compaction import compact
@@ -72,9 +72,9 @@ class Hands:
         return True
 
     def close(self) -> None:
-        """Wait for what has begun."""
+        """Wait for what was asked for."""
         for pool in self._pools.values():
-            pool.shutdown(wait=True, cancel_futures=True)
+            pool.shutdown(wait=True)
 
     def _submit(self, pool: str, work: Callable[[], Event | None]) -> None:
         def run() -> None:
@@ -88,8 +88,9 @@ class Hands:
         try:
             match asked:
                 case ReadLog():
+                    newest = self.log.newest()  # first: whoever appends from here on makes our OPEN a conflict
                     cuts = tuple(NumberedCut(number, entry.manifest) for number, entry in self.log.cuts())
-                    return LogRead(self.log.newest(), cuts, read_published(self.storage))
+                    return LogRead(newest, cuts, read_published(self.storage))
                 case LookUp():
                     return NewestSeen(self.log.newest())
                 case ReadEntry(number):
@@ -113,13 +114,13 @@ class Hands:
             publish(self.plan, cut.manifest)
             write_published(self.storage, cut.number)
         except Exception as error:  # a sink is anybody's code; whatever it raises, it is asked again
-            final = isinstance(error, (CorruptionError, StateError))
-            return PublishFailed(cut.number, translated(error), final=final)
+            return PublishFailed(cut.number, translated(error), final=isinstance(error, CorruptionError))
         return Published(cut.number)
 
     def _discard(self, wanted: Discard) -> None:
         with suppress(OSError, HeadraceError):  # nobody waits for it, and the next start tries again
             discard_unlogged(self.plan, lambda token: token in wanted.logged or token.by > wanted.upto)
+            settle(self.plan)
 
     def _compact(self, wanted: Compact) -> Event:
         self._serial += 1

@@ -552,5 +552,7 @@ class Machine:
         return [] if waits else [Say("waiting", what, loud=True)]
 
     def _finish(self, state: State, error: HeadraceError | None = None) -> list[Instruction]:
+        """Leave the sinks with nothing half done, unless they are another driver's by now."""
         self.phase = "over"
-        return [Finish(state, error)]
+        ours = self.generation and not isinstance(error, FencedError)
+        return [*([self._discard()] if ours else []), Finish(state, error)]

@@ -28,6 +28,7 @@ from headrace.driver.identity import settle_identity
 from headrace.driver.journal import Journal
 from headrace.driver.loop import DriverLoop
 from headrace.driver.machine import Machine
+from headrace.driver.publishing import claim_sinks
 from headrace.driver.status import CutFigures, State
 from headrace.driver.steering import Steering
 from headrace.errors import HeadraceError
@@ -65,6 +66,7 @@ class Supervisor:
         try:
             storage = LocalStorage(plan.checkpoint / "headrace")
             settle_identity(storage, plan)
+            claim_sinks(plan, storage)
             storage.clear_unfinished()
         except BaseException:
             self._lock.close()

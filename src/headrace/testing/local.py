@@ -34,6 +34,7 @@ from headrace.driver.journal import Journal
 from headrace.driver.loop import DriverLoop
 from headrace.driver.machine import Machine
 from headrace.driver.planning import plan_job
+from headrace.driver.publishing import claim_sinks
 from headrace.errors import ChannelError, FencedError
 from headrace.runtime.attempt import Cache
 from headrace.runtime.messages import Hello, Place, Reported, ToWorker, read_as_driver
@@ -74,6 +75,7 @@ class LocalRun:
         try:
             self.storage = LocalStorage(checkpoint / "headrace")
             settle_identity(self.storage, self.plan)
+            claim_sinks(self.plan, self.storage)
         except BaseException:
             self._lock.close()
             raise
