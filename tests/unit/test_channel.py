@@ -24,20 +24,20 @@ from headrace.runtime.messages import (
     Hello,
     Inventory,
     Loaded,
+    Logged,
     Ordered,
     Planned,
     Reply,
-    Sealed,
     ToDriver,
     encode,
 )
 from headrace.runtime.orders import Orders
 from headrace.runtime.plan import Description, Ticket
-from headrace.tokens import Token
+from headrace.tokens import Attempt
 
-TOKEN = Token(1, 2, 0)
-TICKET = Ticket(TOKEN, None, 0, 1, (0, 1), Orders(3, {(0, 1): 5}))
-HELLO = Hello(1, 0, query=1, epoch=2, inventory=Inventory(None, 0, 1), host="here", daemon=1, pid=2)
+ATTEMPT = Attempt(1, 2)
+TICKET = Ticket(ATTEMPT, None, 0, 0, 1, (0, 1), Orders(3, {(0, 1): 5}))
+HELLO = Hello(1, 0, query=1, batch=2, inventory=Inventory(None, 0, 1), host="here", daemon=1, pid=2)
 
 
 def _server(received: list[ToDriver]) -> ChannelServer:
@@ -54,11 +54,15 @@ def test_a_worker_with_the_runs_key_is_answered() -> None:
     client = ChannelClient(server.address)
     try:
         client.tell(HELLO)
-        assert client.wait(Planned, 5, token=TOKEN) == Planned(TICKET)
-        described = Described(Description(1, 0, TOKEN, (), {}, {0: {0: [1, 2]}}, (), {}, False))
+        assert client.wait(Planned, 5, attempt=ATTEMPT) == Planned(TICKET)
+        described = Described(
+            Description(
+                1, 0, ATTEMPT.cut(3), (), {}, {0: {0: [1, 2]}}, {}, {0: {0: 3}}, {0: 9}, (), {}, False, 1.0, 2.0, 3
+            )
+        )
         client.tell(described)
         with pytest.raises(FencedError, match="old"):
-            client.wait(Sealed, 5, token=TOKEN)
+            client.wait(Logged, 5, attempt=ATTEMPT)
         assert received == [HELLO, described]
     finally:
         client.close()
@@ -96,7 +100,7 @@ def test_telling_a_dead_driver_neither_blocks_nor_fails() -> None:
     client = ChannelClient(address)
     try:
         for i in range(5000):  # to wait for a dead driver would be to wait for ever
-            client.tell(Loaded(0, i, TOKEN))
+            client.tell(Loaded(0, i, ATTEMPT))
         assert client.poll() == []
     finally:
         client.close()
@@ -109,7 +113,7 @@ def test_what_is_no_message_is_refused_with_its_kind_and_the_connection_goes_on(
     server = _server(received)
     client = ChannelClient(server.address)
     try:
-        for data in (b"", b"\xc1", encode(HELLO)[:-3], encode(HELLO).replace(b"query", b"quest"), encode(Go(TOKEN))):
+        for data in (b"", b"\xc1", encode(HELLO)[:-3], encode(HELLO).replace(b"query", b"quest"), encode(Go(ATTEMPT))):
             client._socket.send(data)
         client._socket.send_multipart([b"one", b"two"])
         client.tell(HELLO)
@@ -124,13 +128,15 @@ def test_what_is_no_message_is_refused_with_its_kind_and_the_connection_goes_on(
 
 
 def test_a_worker_names_a_message_that_it_cannot_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.channel.server.encode", lambda message: encode(message).replace(b"token", b"taken"))
+    monkeypatch.setattr(
+        "headrace.channel.server.encode", lambda message: encode(message).replace(b"attempt", b"attemps")
+    )
     server = ChannelServer(
-        "127.0.0.1", lambda sender, message: [(sender, Go(TOKEN)), (sender, Ordered(TOKEN, Orders()))]
+        "127.0.0.1", lambda sender, message: [(sender, Go(ATTEMPT)), (sender, Ordered(ATTEMPT, Orders()))]
     )
     client = ChannelClient(server.address)
     try:
-        client.tell(Loaded(0, 0, TOKEN))
+        client.tell(Loaded(0, 0, ATTEMPT))
         with pytest.raises(MessageError, match="of kind 'go' was refused"):
             client.wait(Go, 5)
         with pytest.raises(MessageError, match="of kind 'orders' was refused"):
@@ -152,7 +158,7 @@ def test_a_message_that_cannot_be_handled_keeps_no_reply_from_others(caplog: pyt
     client = ChannelClient(server.address)
     try:
         client.tell(HELLO)
-        client.tell(Loaded(0, 0, TOKEN))
+        client.tell(Loaded(0, 0, ATTEMPT))
         assert client.wait(Planned, 5) == Planned(TICKET)
     finally:
         client.close()
@@ -170,14 +176,52 @@ def test_the_server_listens_on_loopback_only_and_hides_its_secrets() -> None:
         server.close()
 
 
+def test_only_what_is_of_the_attempt_is_waited_for() -> None:
+    others = [Go(Attempt(1, 1)), Go(Attempt(2, 2)), Logged(ATTEMPT.cut(7))]
+    server = ChannelServer("127.0.0.1", lambda sender, message: [(sender, m) for m in (*others, Go(ATTEMPT))])
+    client = ChannelClient(server.address)
+    try:
+        client.tell(Loaded(0, 0, ATTEMPT))
+        assert client.wait(Go, 5, attempt=ATTEMPT) == Go(ATTEMPT)
+        assert client.poll() == others, "the rest is for whoever polls"
+    finally:
+        client.close()
+        server.close()
+
+
+# cuts.md rule 24: a worker without a sign of its driver for the lease stops
+def test_a_worker_gives_up_when_its_driver_has_been_silent_for_the_lease() -> None:
+    server = ChannelServer("127.0.0.1", lambda sender, message: [(sender, Go(ATTEMPT))])
+    patient, client = ChannelClient(server.address), ChannelClient(server.address, lease_s=1.5)
+    try:
+        for worker in (patient, client):
+            worker.tell(Loaded(0, 0, ATTEMPT))
+            worker.wait(Go, 5)
+        time.sleep(2)  # one that does not look for longer than its lease finds the signs that came meanwhile
+        began = time.monotonic()
+        while time.monotonic() - began < 2:
+            assert client.poll() == [], "a driver that has nothing to say still gives signs of life"
+            time.sleep(0.02)
+        server.close()
+        with pytest.raises(ChannelError, match="no sign of life for 1.5 s"):
+            while time.monotonic() - began < 30:
+                assert client.poll() == []
+                time.sleep(0.02)
+        assert patient.poll() == []
+    finally:
+        patient.close()
+        client.close()
+        server.close()
+
+
 _BUSY_WORKER = """
 import sys, time
 from headrace.channel.client import ChannelClient
 from headrace.channel.keys import Address
 from headrace.runtime.messages import Go, Loaded
-from headrace.tokens import Token
+from headrace.tokens import Attempt
 client = ChannelClient(Address(sys.argv[1], *(key.encode() for key in sys.argv[2:])))
-client.tell(Loaded(0, 0, Token(1, 2, 0)))
+client.tell(Loaded(0, 0, Attempt(1, 2)))
 client.wait(Go, 10)
 while True:  # a long user function: no report, no poll
     sum(range(1_000_000))
@@ -195,7 +239,7 @@ def test_a_stopped_worker_is_lost_after_its_lease_but_a_busy_one_is_not() -> Non
 
     def on_loaded(sender: bytes, message: ToDriver) -> list[Reply]:
         came.set()
-        return [(sender, Go(TOKEN))]
+        return [(sender, Go(ATTEMPT))]
 
     came = threading.Event()
     server = ChannelServer("127.0.0.1", on_loaded, on_lost=on_lost, lease_s=1.5)

@@ -17,11 +17,11 @@ from headrace.runtime.plan import JobPlan, Ticket
 from headrace.runtime.subtask import Subtask
 from headrace.runtime.wire.frames import Frame, Kind, decode, subtask_of
 from headrace.testing import LocalRun
-from headrace.tokens import Token
+from headrace.tokens import Attempt, Token
 
 
 def ticket(attempt: int, places: tuple[int, ...], **orders: Any) -> Ticket:
-    return Ticket(Token(1, 0, attempt), None, 0, 1, places, Orders(**orders))
+    return Ticket(Attempt(1, attempt), None, 0, 0, 1, places, Orders(**orders))
 
 
 def feed(subtask: Subtask, plan: JobPlan, rows: int) -> None:
@@ -33,7 +33,7 @@ def flushed(subtask: Subtask) -> list[tuple[int, Frame]]:
     """All frames that leave, with the receivers of their rows."""
     return [
         (route, frame)
-        for row in subtask._outlet.flush(last=True)
+        for row in subtask._outlet.cut(Token(1, 0, 1), end=True)
         for route, payload in zip(row.column("route").to_pylist(), row.column("payload").to_pylist())
         for frame in decode(payload)
     ]
@@ -57,8 +57,9 @@ def test_every_attempt_finds_the_same_wires_and_nothing_on_them(tmp_path: Path, 
         data = [frame for frame in frames if frame.kind < Kind.WATERMARK]
         assert [(frame.sequence, frame.items) for frame in data] == [(1, items)]
         assert {subtask_of(frame.sender) for frame in frames} == {index}
-        sent = subtask._outlet.sent().values()
-        assert sum(sum(counts) for senders in sent for counts in senders.values()) == items
+        counts = subtask._outlet.take_counts()
+        assert sum(sum(slices) for senders in counts.items.values() for slices in senders.values()) == items
+        assert sum(sum(senders.values()) for senders in counts.records.values()) == rows
         feed(subtask, run.plan, rows)  # stays in the buffer when the attempt is given up
     subtask.close()
     run.close()

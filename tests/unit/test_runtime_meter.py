@@ -297,13 +297,13 @@ def test_a_report_names_the_oldest_settings_of_its_interval(tmp_path: Path) -> N
 
     try:
         run.run()
-        (subtask,) = run._caches[1, 0].subtasks.values()
+        (subtask,) = run.caches[1, 0].subtasks.values()
         reporter = subtask._reporter
-        token = run.coordinator.sealed.token  # type: ignore[union-attr]
-        reporter.begin(0, token, Driver())
+        attempt = run.cuts[-1].cut.manifest.token.by
+        reporter.begin(0, attempt, Driver())
         (meter,) = subtask._intake.meters()
         for settings, buffers in ((0, []), (3, []), (3, [2]), (3, [3]), (4, [4])):
-            subtask._obey(Ordered(token, Orders(settings)))
+            subtask._obey(Ordered(attempt, Orders(settings)))
             for version in buffers:
                 meter.served(Frame(edges.Kind.DATA, meter.edge, 0, 1, 1, settings=version), 0, 0)
             reporter.send(1_000_000, exhausted=False)
