@@ -42,47 +42,39 @@ from headrace.state.durable.published import read_published, write_published
 from headrace.state.durable.storage import Storage
 from headrace.state.durable.versionlog import Entry, VersionLog
 
-_POOLS = ("log", "publish", "upkeep")
+_POOLS = {
+    ReadLog: "log", LookUp: "log", ReadEntry: "log", Append: "log",
+    Publish: "publish", Discard: "publish",
+    Compact: "upkeep", Collect: "upkeep",
+}  # fmt: skip
 
 
-class Hands:
-    """``plan`` may be replaced by one with other subtasks; ``post`` takes the answers, from any thread."""
+def pool_of(instruction: Instruction) -> str | None:
+    """The queue that an instruction belongs into, each of which is worked off in order; None if none of ours."""
+    return _POOLS.get(type(instruction))
 
-    def __init__(self, plan: JobPlan, storage: Storage, post: Callable[[Event], None]) -> None:
+
+class Deeds:
+    """The work itself, without threads. ``plan`` may be replaced by one with other subtasks."""
+
+    def __init__(self, plan: JobPlan, storage: Storage) -> None:
         self.plan, self.storage, self.log = plan, storage, VersionLog(storage)
-        self._post = post
-        self._pools = {name: ThreadPoolExecutor(1, thread_name_prefix=f"headrace-{name}") for name in _POOLS}
         self._serial = 0
 
-    def do(self, instruction: Instruction) -> bool:
-        """Begin to carry it out; False if it is none for these hands."""
+    def perform(self, instruction: Instruction) -> Event | None:
+        """Carry it out; returns the answer, if one is due."""
         match instruction:
             case ReadLog() | LookUp() | ReadEntry() | Append():
-                self._submit("log", lambda: self._on_log(instruction))
+                return self._on_log(instruction)
             case Publish(cut):
-                self._submit("publish", lambda: self._publish(cut))
+                return self._publish(cut)
             case Discard():
-                self._submit("publish", lambda: self._discard(instruction))
+                return self._discard(instruction)
             case Compact():
-                self._submit("upkeep", lambda: self._compact(instruction))
+                return self._compact(instruction)
             case Collect():
-                self._submit("upkeep", lambda: self._collect(instruction))
-            case _:
-                return False
-        return True
-
-    def close(self) -> None:
-        """Wait for what was asked for."""
-        for pool in self._pools.values():
-            pool.shutdown(wait=True)
-
-    def _submit(self, pool: str, work: Callable[[], Event | None]) -> None:
-        def run() -> None:
-            event = work()
-            if event is not None:
-                self._post(event)
-
-        self._pools[pool].submit(run)
+                return self._collect(instruction)
+        return None
 
     def _on_log(self, asked: ReadLog | LookUp | ReadEntry | Append) -> Event:
         try:
@@ -117,10 +109,11 @@ class Hands:
             return PublishFailed(cut.number, translated(error), final=isinstance(error, CorruptionError))
         return Published(cut.number)
 
-    def _discard(self, wanted: Discard) -> None:
+    def _discard(self, wanted: Discard) -> Event | None:
         with suppress(OSError, HeadraceError):  # nobody waits for it, and the next start tries again
             discard_unlogged(self.plan, lambda token: token in wanted.logged or token.by > wanted.upto)
             settle(self.plan)
+        return None
 
     def _compact(self, wanted: Compact) -> Event:
         self._serial += 1
@@ -136,3 +129,42 @@ class Hands:
         except (OSError, HeadraceError) as error:
             return Collected(str(error))
         return Collected()
+
+
+class Hands:
+    """Each queue has a thread of its own. ``post`` takes the answers, from any thread."""
+
+    def __init__(self, plan: JobPlan, storage: Storage, post: Callable[[Event], None]) -> None:
+        self.deeds, self._post = Deeds(plan, storage), post
+        names = sorted(set(_POOLS.values()))
+        self._pools = {name: ThreadPoolExecutor(1, thread_name_prefix=f"headrace-{name}") for name in names}
+
+    @property
+    def plan(self) -> JobPlan:
+        return self.deeds.plan
+
+    @plan.setter
+    def plan(self, plan: JobPlan) -> None:
+        self.deeds.plan = plan
+
+    def do(self, instruction: Instruction) -> bool:
+        """Begin to carry it out; False if it is none for these hands."""
+        pool = pool_of(instruction)
+        if pool is None:
+            return False
+        self._pools[pool].submit(self._perform, instruction)
+        return True
+
+    def close(self) -> None:
+        """Wait for what was asked for."""
+        for pool in self._pools.values():
+            pool.shutdown(wait=True)
+
+    def _perform(self, instruction: Instruction) -> None:
+        event: Event | None
+        try:
+            event = self.deeds.perform(instruction)
+        except Exception as error:  # nobody looks at a thread's result: a fault that was not thought of must be heard too
+            event = LogUnreadable(f"{type(instruction).__name__}: {error}", translated(error))
+        if event is not None:
+            self._post(event)
