@@ -76,8 +76,10 @@ class Members:
         return self._ticket(place, attempt, base, entry, orders)
 
     def groups(self, stage: int, orders: Orders) -> int:
-        """Into how many parts a stage's slices are divided in the attempts from now on."""
-        return orders.active.get(stage, self.plan.groups(stage))
+        """Into how many parts a stage's slices are divided in the attempts from now on: what was ordered for a layout
+        with more subtasks holds as far as it can.
+        """
+        return min(orders.active.get(stage, self.plan.groups(stage)), self.plan.layout.stages[stage].subtasks)
 
     def grows(self, orders: Orders) -> bool:
         """Whether a keyed stage waits for the next attempt to get more subtasks."""

@@ -1,0 +1,159 @@
+"""A driver: the real machine, its deeds without threads, and the query that it runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from simulated.disk import Dead, PlainLog, Reach
+from simulated.job import Shape
+from simulated.lanes import Lane
+from simulated.query import Query
+from simulated.stores import compact_blocks
+from simulated.subtask import Process, Subtask
+
+from headrace.driver.events import (
+    Compact,
+    EndBatch,
+    Event,
+    Finish,
+    Heard,
+    Instruction,
+    LaidOut,
+    QueryEnded,
+    Rewritten,
+    Send,
+    StartQuery,
+    StopQuery,
+)
+from headrace.driver.hands import Deeds, pool_of
+from headrace.driver.machine import Machine
+from headrace.errors import HeadraceError
+from headrace.runtime.messages import ToDriver, ToWorker
+from headrace.state.durable.versionlog import Opened, VersionLog
+
+if TYPE_CHECKING:
+    from simulated.world import World
+
+
+class ToyDeeds(Deeds):
+    """The real deeds, but for blocks that are toys."""
+
+    def _compact(self, wanted: Compact) -> Event:
+        self._serial += 1
+        try:
+            return Rewritten(compact_blocks(self.storage, wanted, self._serial))
+        except (OSError, HeadraceError) as error:
+            return Rewritten((), str(error))
+
+
+class Driver:
+    """One life of a driver. ``idle`` are processes of its last query that Spark may use again."""
+
+    def __init__(self, world: World, serial: int) -> None:
+        self.world, self.serial, self.shape = world, serial, world.shape
+        self.frozen = self.dead = self.asked = False
+        self.plan = world.plan
+        self.machine = Machine(self.plan, self._opened)
+        self.deeds = ToyDeeds(self.plan, Reach(world, self))  # type: ignore[arg-type]
+        self.deeds.log = (VersionLog if world.encodes else PlainLog)(self.deeds.storage)
+        self.lanes = {name: Lane(world, self) for name in ("log", "publish", "upkeep")}
+        self.spark = Lane(world, self)
+        self.idle: dict[int, list[Process]] = {}
+        self.query: Query | None = None
+        self._do(self.machine.start(world.now))
+
+    def _opened(self, number: int) -> Opened:
+        return Opened(number, "host", self.serial, int(self.world.now * 1e6))
+
+    def tell(self, event: Event) -> None:
+        """As the driver's loop does."""
+        if not self.dead:
+            self.world.say("%s hears %s", self, event)
+            self._do(self.machine.on(event, self.world.now))
+
+    def hear(self, subtask: Subtask, message: ToDriver) -> None:
+        """A message, which may be lost, or come again."""
+        world = self.world
+        if world.fails(world.faults.lose):
+            return
+        if world.fails(world.faults.repeat):
+            subtask.up.push(self.hear, subtask, message)
+        self.tell(Heard(subtask.name, message))
+
+    def _do(self, instructions: list[Instruction]) -> None:
+        for instruction in instructions:
+            pool = pool_of(instruction)
+            if pool is not None:
+                self.lanes[pool].push(self._perform, self.lanes[pool], instruction)
+            else:
+                self._do_one(instruction)
+
+    def _do_one(self, instruction: Instruction) -> None:
+        match instruction:
+            case Send(to, message):
+                subtask = self.query.by_name.get(to) if self.query is not None else None
+                if subtask is not None and not subtask.dead:
+                    subtask.down.push(self._deliver, subtask, message)
+            case StartQuery(query):
+                self._lay_out()
+                self.query = Query(self, query)
+            case StopQuery():
+                if self.query is not None and self.query.running:
+                    self.query.stop(keep=self.world.random() < 0.5)
+                self.spark.push(self.tell, QueryEnded(self.machine.query))
+            case EndBatch():
+                assert self.query is not None
+                self.query.end_batch()
+            case Finish():
+                self.world.say("%s ends: %s", self, instruction)
+                self.world.finished(self, instruction)
+
+    def _deliver(self, subtask: Subtask, message: ToWorker) -> None:
+        world = self.world
+        if world.fails(world.faults.lose):
+            return
+        if world.fails(world.faults.repeat):
+            subtask.down.push(self._deliver, subtask, message)
+        world.say("%s hears %s", subtask.place, message)
+        subtask.receive(message)
+
+    def _lay_out(self) -> None:
+        """Between two queries there may be more or fewer executors."""
+        if self.world.fails(self.world.faults.lay_out):
+            self.shape, self.plan = self.world.other_shape()
+            self.deeds.plan = self.plan
+            self.tell(LaidOut(self.plan))
+
+    def _perform(self, lane: Lane, instruction: Instruction) -> None:
+        """Whatever else happens while this one waits for the disk happens in between."""
+        self.world.say("%s performs %s", self, instruction)
+        lane.busy = True
+        try:
+            event = self.deeds.perform(instruction)
+        except Dead:
+            return
+        finally:
+            lane.busy = False
+        lane.again()
+        if event is not None:
+            self.tell(event)
+
+    def thaw(self) -> None:
+        """The driver comes back, and does what it was about to do."""
+        self.frozen = False
+        for lane in (*self.lanes.values(), self.spark):
+            lane.again()
+        for subtask in self.query.all if self.query is not None else ():
+            subtask.up.again()
+
+    def die(self) -> None:
+        """Gone with all it knew. Its workers may go on for a while."""
+        self.dead = True
+        if self.query is not None and self.query.running:
+            if self.world.random() < 0.3:
+                self.world.after(2.0, self.query.stop)
+            else:
+                self.query.stop(keep=False)
+
+    def __str__(self) -> str:
+        return f"driver {self.serial} (g{self.machine.generation})"

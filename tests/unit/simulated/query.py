@@ -1,0 +1,91 @@
+"""A query as Spark runs it: subtasks of all stages, batch after batch; when one of them dies, all do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from simulated.lanes import Lane
+from simulated.subtask import Frame, Process, Subtask
+
+from headrace.driver.events import QueryEnded
+from headrace.errors import RunFailedError
+
+if TYPE_CHECKING:
+    from simulated.driver import Driver
+
+
+class Query:
+    """``processes`` are by stage; those of an earlier query may be used again, with what they remember."""
+
+    def __init__(self, driver: Driver, number: int) -> None:
+        self.driver, self.world, self.number = driver, driver.world, number
+        self.batch = -1
+        self.running, self.ending = True, False
+        self.processes: list[list[Process]] = []
+        for stage, n in enumerate(driver.shape.subtasks):
+            old = driver.idle.pop(stage, [])
+            names = [self.world.new_name() for _ in range(n)]
+            self.processes.append([Process(name) for name in names])
+            for process, before in zip(self.processes[stage], old):
+                process.kept = before.kept
+        driver.idle.clear()
+        self.by_name: dict[bytes, Subtask] = {}
+        self.subtasks: list[list[Subtask]] = []
+        self.begin_batch()
+
+    def begin_batch(self) -> None:
+        """Spark gives tasks to processes as it likes."""
+        self.batch += 1
+        self.ending = False
+        self._pipes: dict[tuple[int, int, int], Lane] = {}
+        self.subtasks = [[] for _ in self.processes]
+        for stage, processes in enumerate(self.processes):
+            if self.world.random() < 0.3:
+                self.world.dice.shuffle(processes)
+            for index, process in enumerate(processes):
+                subtask = Subtask(self, process, stage, index)
+                self.subtasks[stage].append(subtask)
+                self.by_name[process.name] = subtask
+
+    @property
+    def all(self) -> list[Subtask]:
+        return [subtask for stage in self.subtasks for subtask in stage]
+
+    def pipe(self, sender: Subtask, to: int, frame: Frame) -> None:
+        """First in, first out between two subtasks."""
+        lane = self._pipes.get((sender.stage, sender.index, to))
+        receiver = self.subtasks[sender.stage + 1][to]
+        if lane is None:
+            lane = self._pipes[sender.stage, sender.index, to] = Lane(self.world, receiver)
+        lane.push(receiver.take, sender.index, frame)
+
+    def again(self, receiver: Subtask) -> None:
+        """What comes in for a subtask that goes on."""
+        for lane in self._pipes.values():
+            if lane.owner is receiver:
+                lane.again()
+
+    def over(self, subtask: Subtask) -> None:
+        """A subtask has ended; when the driver wants the next batch and all have, it begins."""
+        if self.ending and self.running and all(one.state == "done" for one in self.all):
+            self.begin_batch()
+
+    def end_batch(self) -> None:
+        self.ending = True
+        self.over(self.subtasks[0][0])
+
+    def stop(self, *, keep: bool = False) -> None:
+        """All subtasks end; idle processes may be used by the next query."""
+        self.running = False
+        if keep:
+            for stage, subtasks in enumerate(self.subtasks):
+                self.driver.idle[stage] = [one.process for one in subtasks if one.state == "done"]
+        for subtask in self.all:
+            if subtask.state != "done":
+                subtask.state = "dead"
+
+    def fail(self, why: str) -> None:
+        """One has failed or was killed: Spark ends all others, and tells the driver."""
+        if self.running:
+            self.stop(keep=False)
+            self.driver.spark.push(self.driver.tell, QueryEnded(self.number, RunFailedError(why)))

@@ -1,0 +1,129 @@
+"""A toy subtask's state: slices of entries with order-free digests, and how blocks of changes make them up again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from headrace.driver.events import Compact
+from headrace.errors import CorruptionError
+from headrace.state.durable.changes import ZERO_DIGEST, Digest
+from headrace.state.durable.compaction import long_chains, run_of
+from headrace.state.durable.manifest import Rewrite, SliceVersion
+from headrace.state.durable.segments import SEGMENTS, BlockRef, StoredChange
+from headrace.state.durable.storage import Storage
+
+_MASK = 2**64 - 1
+Block = tuple[str, int, dict[Any, Any], list[Any]]
+"""Step, slice, what was put and what was deleted."""
+Swapped = Callable[[], list[tuple[Block, Digest, Digest]]]
+
+
+def stamp(key: Any, value: Any) -> int:
+    return hash((key, value)) & _MASK
+
+
+def digest_of(contents: dict[Any, Any]) -> Digest:
+    return sum(stamp(key, value) for key, value in contents.items()) & _MASK, 0
+
+
+class ToyStore:
+    """One step's slices in one subtask."""
+
+    def __init__(self, step: str) -> None:
+        self.step = step
+        self.slices: dict[int, dict[Any, Any]] = {}
+        self.digests: dict[int, int] = {}
+        self.dirty: dict[int, tuple[int, set[Any]]] = {}
+
+    def put(self, slice: int, key: Any, value: Any) -> None:
+        """Change an entry; None deletes it."""
+        entries = self.slices.setdefault(slice, {})
+        digest = self.digests.get(slice, 0)
+        if slice not in self.dirty:
+            self.dirty[slice] = (digest, set())
+        self.dirty[slice][1].add(key)
+        old = entries.get(key)
+        if old is not None:
+            digest -= stamp(key, old)
+        if value is None:
+            del entries[key]
+        else:
+            entries[key] = value
+            digest += stamp(key, value)
+        self.digests[slice] = digest & _MASK
+
+    def load(self, slice: int, contents: dict[Any, Any], digest: Digest) -> None:
+        self.slices[slice], self.digests[slice] = contents, digest[0]
+
+    def swap(self) -> Swapped:
+        """What changed since the last call, copied; it is put together later."""
+        copied = self._copied()
+        self.dirty = {}
+        return lambda: copied
+
+    def _copied(self) -> list[tuple[Block, Digest, Digest]]:
+        blocks = []
+        for slice, (parent, keys) in self.dirty.items():
+            entries = self.slices[slice]
+            puts = {key: entries[key] for key in keys if key in entries}
+            gone = [key for key in keys if key not in entries]
+            blocks.append(((self.step, slice, puts, gone), (parent, 0), (self.digests[slice], 0)))
+        return blocks
+
+
+def write_blocks(
+    storage: Storage, name: str, changes: list[tuple[Block, Digest, Digest]], *, full: bool = False
+) -> list[StoredChange]:
+    """As ``write_segment``: all in one file, durable when this returns."""
+    storage.put(name, [block for block, _, _ in changes])  # type: ignore[arg-type]
+    return [
+        StoredChange(step, slice, parent, digest, BlockRef(name, at, 1 + len(puts), "", len(puts), full))
+        for at, ((step, slice, puts, _), parent, digest) in enumerate(changes)
+    ]
+
+
+def read_contents(storage: Storage, step: str, slice: int, version: SliceVersion) -> dict[Any, Any]:
+    """As ``read_slice``: a slice's entries, checked; FileNotFoundError if a file is not there."""
+    contents: dict[Any, Any] = {}
+    for ref in version.blocks:
+        of_step, of_slice, puts, gone = storage.get_range(ref.file, ref.offset, ref.length)  # type: ignore[misc]
+        assert (of_step, of_slice) == (step, slice)
+        for key in gone:
+            contents.pop(key, None)
+        contents.update(puts)
+    if digest_of(contents) != version.digest:
+        raise CorruptionError(f"slice {slice} of {step} does not have its digest")
+    return contents
+
+
+def compact_blocks(storage: Storage, wanted: Compact, serial: int) -> tuple[Rewrite, ...]:
+    """As ``compact``: the real choice of what to merge, and names as there."""
+    manifest, rewrites = wanted.manifest, []
+    for kind in ("bases", "changes"):
+        merged = []
+        for step, slice in long_chains(manifest):
+            version = manifest.slices[step, slice]
+            run = run_of(version)
+            if (len(run) == len(version.blocks)) == (kind == "bases"):
+                puts, gone = _merged(storage, run, keep_gone=kind == "changes")
+                merged.append(((step, slice, puts, gone), version.digest, version.digest))
+        if merged:
+            stem = f"{SEGMENTS}/{wanted.by.cut(manifest.token.cut)}-rewrite-{serial:06d}"
+            rewrites += [
+                Rewrite(one.step, one.slice, run_of(manifest.slices[one.step, one.slice]), one.block)
+                for one in write_blocks(storage, f"{stem}-{kind}.seg", merged, full=kind == "bases")
+            ]
+    return tuple(rewrites)
+
+
+def _merged(storage: Storage, run: tuple[BlockRef, ...], *, keep_gone: bool) -> tuple[dict[Any, Any], list[Any]]:
+    puts: dict[Any, Any] = {}
+    gone: set[Any] = set()
+    for ref in run:
+        _, _, more, deleted = storage.get_range(ref.file, ref.offset, ref.length)  # type: ignore[misc]
+        for key in deleted:
+            puts.pop(key, None)
+        gone.update(deleted)
+        puts.update(more)
+    return puts, sorted(gone) if keep_gone else []

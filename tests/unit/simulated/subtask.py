@@ -1,0 +1,492 @@
+"""A toy subtask: real alignment and orders of sources, around states that are counts.
+
+Its life is that of ``runtime.attempt``: HELLO, PLAN, load, LOADED, GO, work with cut after cut, the end. What a thread or
+a loop does in the product is an item in a lane here, so that anything may happen in between.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from simulated.job import END, KEYS, NEVER, SLICES, STEPS, WINDOW, closed, key_at, source_state
+from simulated.lanes import Lane, Violation
+from simulated.stores import Swapped, ToyStore, read_contents, write_blocks
+
+from headrace.connect.sink import Staged
+from headrace.errors import HeadraceError, ProtocolError
+from headrace.graph.windowing import IDLE_US, NEVER_US
+from headrace.measure.backlog import Backlog
+from headrace.measure.report import Report
+from headrace.runtime.messages import (
+    Aligned,
+    CutOrdered,
+    Described,
+    Failed,
+    Fenced,
+    Go,
+    GoOn,
+    Hello,
+    Inventory,
+    Loaded,
+    Logged,
+    Planned,
+    Reported,
+    ToDriver,
+    ToWorker,
+)
+from headrace.runtime.operators.operator import lowest_of
+from headrace.runtime.plan import Description, Ticket
+from headrace.runtime.sourceorders import AHEAD_BYTES, SourceOrders
+from headrace.runtime.wire.alignment import Alignment
+from headrace.runtime.wire.marks import CutMark
+from headrace.state.durable.segments import StoredChange
+from headrace.tokens import Token
+
+if TYPE_CHECKING:
+    from simulated.query import Query
+
+EDGE = 0
+ROW_BYTES = AHEAD_BYTES // 4
+_REPEAT_S, _JOIN_S, _REPORT_S = 1.0, 4.0, 1.0
+_BACKLOG = Backlog("direct", {}, 0, 0, 0.0, 0, 0.0, {})
+Frame = tuple[str, Any]
+Kept = tuple[Token | None, int | None, int, ToyStore]
+
+
+class _NoShelf:
+    """Nothing is put away: a world's rows are few."""
+
+    def put(self, item: Frame) -> int:
+        raise NotImplementedError
+
+    take = put  # type: ignore[assignment]
+
+    def clear(self) -> None:
+        """There is nothing."""
+
+
+class Process:
+    """A worker process: what survives between batches is its memory, one stage's slices of one version."""
+
+    def __init__(self, name: bytes) -> None:
+        self.name, self.kept = name, dict[int, Kept]()
+
+
+class Subtask:
+    """One subtask in one batch of a query."""
+
+    frozen = False
+
+    def __init__(self, query: Query, process: Process, stage: int, index: int) -> None:
+        self.query, self.world, self.process = query, query.world, process
+        self.stage, self.index, self.name = stage, index, process.name
+        self.state = "joining"
+        self.up, self.down = Lane(self.world, query.driver), Lane(self.world, self)
+        self.turns, self.writer = Lane(self.world, self), Lane(self.world, self)
+        self.shape = self.world.shape
+        self.last = stage == len(query.subtasks) - 1
+        self.described: Description | None = None
+        self.ended = self.durable = False
+        kept = process.kept.get(stage)
+        inventory = Inventory(*kept[:3]) if kept is not None else None
+        self.tell(Hello(stage, index, query.number, query.batch, inventory, "host", 1, 2))
+        self._time_out("joining")
+
+    @property
+    def dead(self) -> bool:
+        return self.state in ("dead", "done")
+
+    def tell(self, message: ToDriver) -> None:
+        self.up.push(self.query.driver.hear, self, message)
+
+    def receive(self, message: ToWorker) -> None:
+        """What the driver says; what is of another attempt is for nobody, as in ``Subtask._obey`` and ``wait``."""
+        match message:
+            case Fenced(why=why):
+                self.fail("FencedError", why)
+            case Planned(ticket=ticket) if self.state == "joining":
+                self.state = "loading"
+                self.turns.push(self.load, ticket)
+            case Go(attempt=attempt) if self.state == "ready" and attempt == self.ticket.attempt:
+                self.state = "running"
+                self.turns.push(self.turn)
+            case CutOrdered() if self.state == "running":
+                self.orders.order(message, 0)
+                self.turns.push(self.turn)
+            case GoOn(token=token) if self.state == "running":
+                self.orders.go_on(token)
+                self.turns.push(self.turn)
+            case Logged(token=token) if self.state in ("running", "settling"):
+                self.orders.go_on(token)
+                self.turns.push(self.turn)
+                if self.described is not None and self.described.token == token:
+                    self.described = None
+                    self._settle()
+
+    def load(self, ticket: Ticket) -> None:
+        """Begin an attempt: from memory if it is just the version asked for, else from the log."""
+        self.ticket, self.next = ticket, ticket.first
+        self.world.truth.planned(self, ticket)
+        kept = self.process.kept.pop(self.stage, None)
+        if kept is not None and self.reusable(kept):
+            self.store = kept[3]
+        else:
+            self.store = ToyStore(STEPS[self.stage])
+            try:
+                self._load(ticket)
+            except (OSError, HeadraceError) as error:
+                self.world.truth.not_loaded(self, error)
+                return self.fail("Exception", f"cannot load: {error}")
+        senders = len(self.query.subtasks[self.stage - 1]) if self.stage else 0
+        self.receivers = len(self.query.subtasks[self.stage + 1]) if not self.last else 0
+        self.orders = SourceOrders(ticket.first)
+        self.alignment: Alignment[Frame, CutMark] = Alignment(_NoShelf())  # type: ignore[arg-type]
+        self.alignment.begin(range(senders))
+        self.known = dict.fromkeys(range(senders), NEVER_US)
+        self.watermark = NEVER
+        self.queue: deque[tuple[int, Frame]] = deque()
+        self.buffers: list[list[Any]] = [[] for _ in range(self.receivers)]
+        self.sequence, self.seen = [0] * SLICES, dict[tuple[int, int], int]()
+        self.sent, self.consumed = [0] * SLICES, dict[int, list[int]]()
+        self.put, self.stood = 0, dict[int, int]()
+        self.chunks: dict[Token, list[StoredChange]] = {}
+        self.rows: list[Any] = []
+        self.sent_bytes, self.serial = 0, 0
+        self.ahead: deque[tuple[int, int]] = deque()
+        self.mine = [p for p in range(self.shape.partitions) if ticket.owns(p)] if not self.stage else []
+        self.read = {p: self._offset(p) for p in self.mine}
+        self.state = "ready" if not self.stage else "running"
+        self.tell(Loaded(self.stage, self.index, ticket.attempt))
+        if not self.stage:
+            self._time_out("ready")
+        return None
+
+    def reusable(self, kept: Kept) -> bool:
+        return kept[:3] == (self.ticket.base, self.ticket.group, self.ticket.groups)
+
+    def _load(self, ticket: Ticket) -> None:
+        if ticket.base is None:
+            return
+        manifest = self.world.manifest_at(ticket.entry, ticket.base)
+        for (step, slice), version in manifest.slices.items():
+            if step == self.store.step and ticket.owns(slice):
+                self.store.load(slice, read_contents(self.world.disk, step, slice, version), version.digest)
+
+    # Sources.
+
+    def turn(self) -> None:
+        """One turn of a source's loop: make the cut that was ordered, or read."""
+        if self.state != "running" or self.stage or self.ended:
+            return
+        if self.orders.ordered is not None:
+            self.make_cut(self.orders.ordered.end)
+        elif self.orders.may_poll(self.sent_bytes):
+            self.poll()
+        else:
+            return
+        if not self.turns.items:
+            self.turns.push(self.turn)
+
+    def poll(self) -> None:
+        """Read a row or two ahead, emit some of what was read, and sometimes say how far time has come."""
+        random = self.world.random
+        more = [p for p in self.mine if self.shape.rows is None or self.read[p] < self.shape.rows]
+        if more and random() < 0.6:
+            partition = min(more, key=lambda p: self.read[p] + 2 * random())
+            for _ in range(1 + (random() < 0.5)):
+                if self.read[partition] != self.shape.rows:
+                    self.ahead.append((partition, self.read[partition]))
+                    self.read[partition] += 1
+        while self.ahead and random() < 0.8:
+            self.emit(*self.ahead.popleft())
+        if random() < 0.3:
+            self.punctuate()
+        if self.exhausted and not self.ended and not self.reporting:
+            self.report()
+
+    reporting = False
+
+    def emit(self, partition: int, position: int) -> None:
+        key = key_at(partition, position)
+        self.send(key % SLICES, (key, position, 1))
+        self.store.put(partition, 0, source_state(self.shape, position + 1))
+
+    def _offset(self, partition: int) -> int:
+        entry = self.store.slices.get(partition)
+        return entry[0][0] if entry else 0
+
+    @property
+    def exhausted(self) -> bool:
+        return self.shape.rows is not None and all(self._offset(p) == self.shape.rows for p in self.mine)
+
+    def report(self) -> None:
+        """Told again and again, as reports are."""
+        if self.dead or self.ended:
+            return
+        self.reporting = True
+        report = Report(f"{self.index}", self.world.now, 0)
+        self.tell(
+            Reported(
+                self.stage, self.index, self.ticket.attempt, 1, 0, 0.0, 0, True, {}, (), report, _BACKLOG
+            )
+        )  # fmt: skip
+        self.world.after(_REPORT_S, self.report)
+
+    # What is sent.
+
+    def send(self, slice: int, row: tuple[int, int, int]) -> None:
+        """Put a row into the buffer that leads to the owner of its slice."""
+        places = self.ticket.places
+        to = places[slice % len(places)]
+        self.sequence[slice] += 1
+        self.put += 1
+        buffer = self.buffers[to]
+        buffer.append((slice, self.sequence[slice], *row))
+        if len(buffer) > 2:
+            self.flush(to)
+
+    def flush(self, to: int) -> None:
+        rows = self.buffers[to]
+        if rows:
+            self.buffers[to] = []
+            for row in rows:
+                self.sent[row[0]] += 1
+            self.sent_bytes += len(rows) * ROW_BYTES
+            self.query.pipe(self, to, ("rows", rows))
+
+    def flush_all(self) -> None:
+        for to in range(self.receivers):
+            self.flush(to)
+
+    def output_watermark(self) -> int:
+        if self.stage:
+            return self.watermark
+        return min((source_state(self.shape, self._offset(p))[1] for p in self.mine), default=IDLE_US)
+
+    def punctuate(self) -> None:
+        """Buffers first: what is in them is older."""
+        self.flush_all()
+        watermark = self.output_watermark()
+        for to in range(self.receivers):
+            self.query.pipe(self, to, ("time", watermark))
+
+    # What comes in.
+
+    def take(self, sender: int, frame: Frame) -> None:
+        """As ``Intake.take``: serve a frame, or hold it."""
+        if self.state != "running" or self.ended:
+            return self.fail("ProtocolError", f"{self.place} got {frame[0]} of {sender} while {self.state}")
+        if sender in self.alignment.held:
+            self.alignment.hold(sender, frame, 1)
+        else:
+            self.serve(sender, frame)
+        return None
+
+    def serve(self, sender: int, frame: Frame) -> None:
+        kind, content = frame
+        if kind != "mark":
+            self.queue.append((sender, frame))
+            self.turns.push(self.work)
+            return
+        try:
+            if content.token != self.next:
+                raise ProtocolError(f"{self.place}: {sender} marked {content.token}; the next cut is {self.next}")
+            self.alignment.mark(sender, content)
+        except ProtocolError as error:
+            self.fail("ProtocolError", str(error))
+            return
+        if self.alignment.aligned:
+            self.turns.push(self.aligned)
+
+    def aligned(self) -> None:
+        mark = self.alignment.agreed
+        if mark is not None and self.state == "running":
+            self.make_cut(mark.end)
+
+    def take_held(self) -> None:
+        """As ``Subtask._read``: what a cut has held goes first, one frame a turn."""
+        if self.state != "running" or not self.alignment.held:
+            return
+        sender = next((sender for sender in self.alignment.held if sender not in self.alignment._marks), None)
+        frame = self.alignment.take()
+        if frame is not None and sender is not None:
+            self.serve(sender, frame)
+            self.turns.push(self.take_held)
+
+    def work(self) -> None:
+        if self.queue and self.state == "running":
+            self.consume(*self.queue.popleft())
+
+    def consume(self, sender: int, frame: Frame) -> None:
+        kind, content = frame
+        if kind == "time":
+            self.known[sender] = max(self.known[sender], content)
+            self.advance()
+            return
+        consumed = self.consumed.setdefault(sender, [0] * SLICES)
+        self.stood[sender] = self.stood.get(sender, 0) + len(content)
+        for slice, sequence, key, at, n in content:
+            consumed[slice] += 1
+            self.accept(sender, slice, sequence, key, at, n)
+
+    def accept(self, sender: int, slice: int, sequence: int, key: int, at: int, n: int) -> None:
+        """Count a row; it must be mine, in its place, and not late."""
+        if not self.ticket.owns(slice):
+            raise Violation(f"I4: {self.place} got a row of slice {slice}, which is not its own")
+        if self.seen.get((sender, slice), 0) + 1 != sequence:
+            raise Violation(f"I5: {self.place} got row {sequence} of sender {sender}, slice {slice} out of order")
+        self.seen[sender, slice] = sequence
+        window = at // WINDOW if self.stage == 1 else at
+        if window <= closed(self.watermark):
+            raise Violation(f"I6: {self.place} got a row of window {window} after it was closed")
+        if self.stage == 1:
+            entry: Any = (key, window)
+        else:
+            entry = key // 2
+            self.show(key, window, n)
+        self.store.put(slice, entry, self.store.slices.get(slice, {}).get(entry, 0) + n)
+
+    def advance(self) -> None:
+        """How far all senders have come: windows are closed, and what reads this stage is told."""
+        lowest = lowest_of(self.known.values())
+        if lowest <= self.watermark:
+            return
+        before, self.watermark = closed(self.watermark), min(lowest, END)
+        if closed(self.watermark) > before:
+            self.close_windows()
+            if not self.last:
+                self.punctuate()
+
+    def close_windows(self) -> None:
+        """Time stands at the end of a window when its rows are handed on, not yet behind it."""
+        if self.stage != 1:
+            return
+        upto = closed(self.watermark)
+        for slice, entries in self.store.slices.items():
+            for key, window in sorted(at for at in entries if at[1] <= upto):
+                n = entries[key, window]
+                self.store.put(slice, (key, window), None)
+                if self.last:
+                    self.show(key, window, n)
+                else:
+                    self.send(key // 2 % SLICES, (key, window, n))
+
+    def show(self, key: int, window: int, n: int) -> None:
+        """A result: staged for its cut, and told at once to who wants it as produced."""
+        self.rows.append((key, window, n))
+        self.world.truth.produced(self.next, (key, window, n))
+
+    # Cuts.
+
+    def make_cut(self, end: bool) -> None:
+        """As ``Cuts.make``: what came before is processed and leaves, the mark behind it, and what changed is set aside."""
+        token = self.next
+        self.drain()
+        self.leave()
+        mark = CutMark(token, end, {}, {EDGE: self.output_watermark()})
+        for to in range(self.receivers):
+            self.query.pipe(self, to, ("mark", mark))
+        self.set_aside(token)
+        self.tell(Aligned(self.stage, self.index, token))
+        if self.stage:
+            for sender, marked in self.alignment.made().items():
+                self.known[sender] = marked.watermarks[EDGE]
+            self.turns.push(self.take_held)
+        self.orders.made(token, self.sent_bytes)
+        if end:
+            self.ended, self.state = True, "settling"
+
+    def drain(self) -> None:
+        while self.queue:
+            self.consume(*self.queue.popleft())
+
+    def leave(self) -> None:
+        if self.receivers:
+            self.punctuate()
+
+    def set_aside(self, token: Token) -> None:
+        swapped = self.store.swap()
+        me, rows = self.index, self.rows
+        sent = {EDGE + self.stage: {me: self.sent}} if self.receivers else {}
+        put = {EDGE + self.stage: {me: self.put}} if self.receivers else {}
+        consumed = {EDGE + self.stage - 1: self.consumed} if self.stage else {}
+        stood = {EDGE + self.stage - 1: self.stood} if self.stage else {}
+        watermarks = {EDGE: self.watermark} if self.stage else {}
+        draft = Description(
+            self.stage, me, token, (), sent, consumed, put, stood, watermarks, (), {}, self.exhausted, 0.0, 0.0, 0
+        )
+        self.sent, self.consumed, self.put, self.stood, self.rows = [0] * SLICES, {}, 0, {}, []
+        self.next = token.by.cut(token.cut + 1)
+        self.described, self.durable = None, False
+        self.make_durable(draft, swapped, rows)
+
+    def make_durable(self, draft: Description, swapped: Swapped, rows: list[Any]) -> None:
+        """Blocks, staged rows, and only then the description."""
+        self.writer.push(self.write, draft.token, swapped)
+        self.writer.push(self.stage_rows, draft.token, rows)
+        self.writer.push(self.describe, draft, rows)
+
+    def chunk(self) -> None:
+        """Between two cuts, when there is much to write."""
+        if self.state == "running" and self.store.dirty:
+            self.writer.push(self.write, self.next, self.store.swap())
+
+    def write(self, token: Token, swapped: Swapped) -> None:
+        if self.world.fails(self.world.faults.write):
+            return self.fail("Exception", "OSError: no space left")
+        self.serial += 1
+        changes = swapped()
+        if changes:
+            name = f"segments/{token}-s{self.stage:02d}-{self.index:04d}-{self.serial:02d}.seg"
+            self.chunks.setdefault(token, []).extend(write_blocks(self.world.disk, name, changes))
+        return None
+
+    def stage_rows(self, token: Token, rows: list[Any]) -> None:
+        if rows:
+            self.world.sinks.stage(token, self.index, rows)
+
+    def describe(self, draft: Description, rows: list[Any]) -> None:
+        changes, sinks = tuple(self.chunks.pop(draft.token, ())), self.world.sinks
+        staged = [Staged(step, sinks.path(step, draft.token, self.index), len(rows)) for step in sinks.steps if rows]
+        self.described = Description(
+            draft.stage, draft.index, draft.token, changes, draft.sent, draft.consumed, draft.put, draft.stood,
+            draft.watermarks, tuple(staged), {}, draft.exhausted, 0.0, 0.0, 0,
+        )  # fmt: skip
+        self.durable = True
+        self._tell_again(self.described)
+
+    def _tell_again(self, described: Description) -> None:
+        if self.described is described and not self.dead:
+            self.tell(Described(described))
+            self.world.after(_REPEAT_S, self._tell_again, described)
+
+    def _settle(self) -> None:
+        """The last cut is in the log: the subtask is over, and its memory is that version."""
+        if self.state == "settling" and self.durable:
+            self.state = "done"
+            made = self.next.by.cut(self.next.cut - 1)
+            self.process.kept[self.stage] = (made, self.ticket.group, self.ticket.groups, self.store)
+            self.query.over(self)
+
+    # The end.
+
+    @property
+    def place(self) -> str:
+        return f"subtask {self.stage}.{self.index} of {getattr(self, 'ticket', None) and self.ticket.attempt}"
+
+    def _time_out(self, state: str) -> None:
+        self.world.after(_JOIN_S, self._give_up, state)
+
+    def _give_up(self, state: str) -> None:
+        if self.state == state:
+            self.fail("ChannelError", "the driver did not answer")
+
+    def fail(self, error: str, text: str) -> None:
+        """Its last words, and with it all of the query."""
+        if not self.dead:
+            self.tell(Failed(self.query.number, (self.stage, self.index), error, text))
+            self.query.fail(text)
+
+
+assert KEYS // 2 <= SLICES

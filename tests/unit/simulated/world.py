@@ -1,0 +1,284 @@
+"""One world: what happens next is decided by dice, and what may not happen is noticed at once."""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from simulated.disk import Disk, PlainLog
+from simulated.driver import Driver
+from simulated.job import Shape, laid_out, planned, with_sinks
+from simulated.lanes import Lane, Violation
+from simulated.sinks import Sinks
+from simulated.truth import Truth
+
+from headrace.driver.events import BatchEndAsked, Finish, Lost, OrdersGiven, RestartAsked, StopAsked, Tick
+from headrace.runtime.orders import Orders
+from headrace.runtime.plan import JobPlan
+from headrace.state.durable.loading import read_manifest
+from headrace.state.durable.manifest import Manifest
+from headrace.state.durable.versionlog import CutEntry, VersionLog
+from headrace.tokens import Token
+
+_STEP_S = 0.02
+_CALM_STEPS = 4000
+_MORE_CUTS = 3
+_MAX_DRIVERS, _MAX_DEPTH = 3, 3
+
+
+@dataclass(frozen=True)
+class Faults:
+    """How often what goes wrong: the chance of each call, message or step."""
+
+    disk: float = 0.03
+    stall: float = 0.1
+    sink: float = 0.05
+    write: float = 0.002
+    lose: float = 0.004
+    repeat: float = 0.01
+    lay_out: float = 0.2
+    chaos: float = 0.012
+    chunk: float = 0.02
+
+
+class World:
+    """``random`` is the only source of chance; ``calm`` is the time at the end without faults."""
+
+    def __init__(
+        self, seed: int, faults: Faults | None = None, *, steps: int = 400, encodes: bool = False,
+        tell: Callable[[str], None] | None = None,
+    ) -> None:  # fmt: skip
+        self.dice = random.Random(seed)
+        self.random = self.dice.random
+        self.faults, self.encodes, self._tell = faults or Faults(), encodes, tell
+        self.now, self.steps, self.chaos_steps = 0.0, 0, steps
+        self.calm, self.depth, self._names, self._serial = False, 0, 0, 0
+        self.ready: list[Lane] = []
+        self._timers: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
+        self._timer = 0
+        self.shape = self._shape()
+        self.sinks = Sinks(self)
+        self.disk = Disk(self)
+        self.truth = Truth(self)
+        self.log = (VersionLog if encodes else PlainLog)(self.disk)  # type: ignore[arg-type]
+        self._plan = with_sinks(planned(len(self.shape.subtasks)), self.sinks.by_step)
+        self.plan = laid_out(self._plan, self.shape)
+        self.drivers: list[Driver] = []
+        self.done = False
+        self.start_driver()
+
+    def _shape(self) -> Shape:
+        pick = self.dice.choice
+        subtasks = (pick((1, 2, 2, 3)), pick((1, 2, 2, 3)), *((pick((1, 2)),) if self.random() < 0.4 else ()))
+        active = (subtasks[0], *(pick(range(1, n + 1)) for n in subtasks[1:]))
+        return Shape(subtasks, active, pick((1, 2, 2, 3)), pick((None, None, 9, 24)))
+
+    def other_shape(self) -> tuple[Shape, JobPlan]:
+        """Sources stay as they are; other stages have other subtasks."""
+        subtasks = (self.shape.subtasks[0], *(self.dice.randint(1, 3) for _ in self.shape.subtasks[1:]))
+        shape = Shape(subtasks, subtasks, self.shape.partitions, self.shape.rows)
+        return shape, laid_out(self._plan, shape)
+
+    # Time.
+
+    def run(self) -> None:
+        """Chaos; then calm, in which the job has to go on and to come to the right end."""
+        try:
+            while self.steps < self.chaos_steps and not self.done:
+                self.step()
+            self._calm_down()
+        except RecursionError as error:
+            raise Violation("the world has no end") from error
+        self.truth.check_end()
+
+    def _calm_down(self) -> None:
+        self.calm = True
+        for driver in self.drivers:
+            if driver.frozen:
+                driver.thaw()
+        target = len(self.truth.line) + _MORE_CUTS
+        for _ in range(_CALM_STEPS):
+            if self._at_rest(target):
+                return
+            self.step()
+        raise Violation(f"stuck: {len(self.truth.line)} of {target} cuts; {self._standing()}")
+
+    def _at_rest(self, target: int) -> bool:
+        line = self.truth.line
+        if not self.done and len(line) < target:
+            return False
+        waiting = [driver for driver in self.drivers if not driver.dead and driver.machine.publications.waiting]
+        if waiting or not all(self.truth.is_visible(cut) for cut in line[-_MORE_CUTS - 2 :]):
+            if self.done and not self._alive():
+                self.done = False
+                self.start_driver()
+            return False
+        return True
+
+    def _standing(self) -> str:
+        return "; ".join(
+            f"{driver} {driver.machine.phase} cut={driver.machine.cut and driver.machine.cut.token} "
+            f"{[one.state for one in driver.query.all] if driver.query else ''}"
+            for driver in self.drivers
+            if not driver.dead
+        )
+
+    def step(self) -> None:
+        """One thing happens."""
+        self.steps += 1
+        self.now += _STEP_S
+        while self._timers and self._timers[0][0] <= self.now:
+            _, _, call, arguments = heapq.heappop(self._timers)
+            call(*arguments)
+        if not self.calm and self.random() < self.faults.chaos:
+            self.chaos()
+        if not self._alive() and not self.done and self.random() < 0.3:
+            self.start_driver()
+        ready = self.ready
+        if not ready or self.random() < 0.06:
+            self._tick()
+            return
+        at = int(self.random() * len(ready))
+        lane = ready[at]
+        if lane.busy or lane.owner.frozen or lane.owner.dead:
+            self._unlist(at, lane)
+            return
+        call, *rest = lane.items.popleft()
+        if not lane.items:
+            self._unlist(at, lane)
+        call(*rest)
+
+    def _unlist(self, at: int, lane: Lane) -> None:
+        lane.listed = False
+        last = self.ready.pop()
+        if last is not lane:
+            self.ready[at] = last
+
+    def _tick(self) -> None:
+        self.now += 0.1 if self.ready else 0.4
+        for driver in self._alive():
+            if not driver.frozen:
+                driver.tell(Tick())
+
+    def nested(self, steps: int) -> None:
+        """Somebody waits; others do not."""
+        if self.depth >= _MAX_DEPTH or self.calm:
+            return
+        self.depth += 1
+        try:
+            for _ in range(steps):
+                if self.steps >= self.chaos_steps:
+                    return
+                self.step()
+        finally:
+            self.depth -= 1
+
+    def stall(self, driver: Driver) -> None:
+        """A driver stands still in the middle of a call, and another one takes over."""
+        if self.depth >= _MAX_DEPTH or len(self._alive()) >= _MAX_DRIVERS:
+            return
+        driver.frozen = True
+        self.say("%s stalls", driver)
+        self.start_driver()
+        self.nested(50 + int(self.random() * 250))
+        driver.thaw()
+        self.say("%s comes back", driver)
+
+    def after(self, seconds: float, call: Callable[..., object], *arguments: Any) -> None:
+        self._timer += 1
+        heapq.heappush(self._timers, (self.now + seconds, self._timer, call, arguments))
+
+    def fails(self, chance: float) -> bool:
+        return not self.calm and self.random() < chance
+
+    # What happens to drivers and workers.
+
+    def _alive(self) -> list[Driver]:
+        return [driver for driver in self.drivers if not driver.dead]
+
+    def start_driver(self) -> None:
+        self.drivers = self._alive()
+        self._serial += 1
+        self.drivers.append(Driver(self, self._serial))
+
+    def finished(self, driver: Driver, finish: Finish) -> None:
+        """The end of a driver's run; unless its job is done, somebody starts it again."""
+        self.truth.over(finish, driver.machine.generation, asked=driver.asked)
+        if driver.query is not None and driver.query.running:
+            driver.query.stop(keep=False)
+        if finish.state == "finished":
+            self.done = True
+        for lane in driver.lanes.values():  # what was asked for is done before a driver goes
+            while lane.items and not lane.busy and not driver.dead:
+                call, *rest = lane.items.popleft()
+                call(*rest)
+        driver.dead = True
+
+    def chaos(self) -> None:
+        """Something that no protocol can prevent."""
+        awake = [driver for driver in self._alive() if not driver.frozen]
+        if not awake:
+            return
+        driver = self.dice.choice(awake)
+        kind = self.random()
+        subtasks = driver.query.all if driver.query is not None and driver.query.running else []
+        if kind < 0.25 and subtasks:
+            self.say("a worker of %s is killed", driver)
+            driver.query.fail("a worker was killed")  # type: ignore[union-attr]
+        elif kind < 0.4:
+            self.say("%s is killed", driver)
+            driver.die()
+        elif kind < 0.55 and len(self._alive()) < _MAX_DRIVERS:
+            self.say("%s stalls for a while", driver)
+            driver.frozen = True
+            self.after(1 + 8 * self.random(), self._thaw, driver)
+            self.start_driver()
+        elif kind < 0.6 and subtasks:
+            driver.tell(Lost(self.dice.choice(subtasks).name))
+        elif kind < 0.7 and subtasks:
+            subtask = self.dice.choice(subtasks)
+            subtask.frozen = True
+            self.after(2 * self.random(), self._go_on, subtask)
+        elif kind < 0.78:
+            driver.tell(BatchEndAsked("chance"))
+        elif kind < 0.84:
+            driver.tell(RestartAsked("chance"))
+        elif kind < 0.95:
+            stages = driver.shape.subtasks
+            active = {stage: self.dice.randint(1, n) for stage, n in enumerate(stages) if stage}
+            driver.tell(OrdersGiven(Orders(active=active)))
+        elif kind < 0.97:
+            driver.asked = True
+            driver.tell(StopAsked())
+
+    def _thaw(self, driver: Driver) -> None:
+        if driver.frozen and not driver.dead:
+            driver.thaw()
+
+    def _go_on(self, subtask: Any) -> None:
+        subtask.frozen = False
+        for lane in (subtask.down, subtask.turns, subtask.writer):
+            lane.again()
+        subtask.query.again(subtask)
+
+    # What others ask.
+
+    def new_name(self) -> bytes:
+        self._names += 1
+        return f"w{self._names}".encode()
+
+    def manifest_at(self, entry: int, version: Token) -> Manifest:
+        """As ``read_manifest``."""
+        if self.encodes:
+            return read_manifest(self.disk, entry, version)  # type: ignore[arg-type]
+        found = self.log.read(entry)
+        if not isinstance(found, CutEntry) or found.manifest.token != version:
+            raise FileNotFoundError(f"entry {entry} is not {version}")
+        return found.manifest
+
+    def say(self, what: str, *about: object) -> None:
+        if self._tell is not None:
+            self._tell(f"{self.steps:5d} {self.now:7.2f}  " + what % tuple(str(one) for one in about))
