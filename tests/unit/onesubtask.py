@@ -24,9 +24,14 @@ from headrace.runtime.wire.frames import Frame, decode
 from headrace.runtime.wire.inbox import End, Inbox
 from headrace.runtime.wire.marks import CutMark, read_mark
 from headrace.runtime.wiring import Wiring
+from headrace.state.durable.loading import read_slice
+from headrace.state.durable.manifest import SliceVersion
+from headrace.state.durable.storage import LocalStorage
+from headrace.testing import scripted
 from headrace.tokens import Attempt, Token
 
 ATTEMPT = Attempt(3, 2)
+KEYS = [{"k": i, "v": 1} for i in range(40)]
 PATIENCE_S = 20.0
 Message = TypeVar("Message", bound=ToDriver)
 
@@ -72,18 +77,22 @@ class Driver:
 
 
 class Working:
-    """A subtask in a thread of its own, from GO on; ``given`` are messages that are there from the start.
+    """A subtask in a thread of its own, from GO on; ``given`` are messages that are there from the start, as is the end
+    of the input if it is ``ended``.
 
     ``rows`` are what it has sent, by receiver.
     """
 
     def __init__(
-        self, plan: JobPlan, stage: int, index: int = 0, *, ticket: Ticket | None = None, given: Sequence[ToWorker] = ()
-    ) -> None:
+        self, plan: JobPlan, stage: int, index: int = 0, *, ticket: Ticket | None = None,
+        given: Sequence[ToWorker] = (), ended: bool = False,
+    ) -> None:  # fmt: skip
         self.plan, self.driver, self.inbox = plan, Driver(), Inbox(plan.settings.queue_bytes)
         self.rows: list[tuple[int, bytes]] = []
         self.error: Exception | None = None
         self.driver.give(*given)
+        if ended:
+            self.ends_input()
         self.subtask = Subtask(plan, stage)
         self.subtask.begin(index, ticket or ticket_of(plan, stage, index), self.driver)
         self._thread = threading.Thread(target=self._work, name="subtask-alone")
@@ -199,3 +208,33 @@ class Sender:
         sequences = {writer.edge.id: writer.sequences[receiver] for writer in self.writers}
         watermarks = {writer.edge.id: writer.told_us for writer in self.writers}
         return [CutMark(attempt.cut(number), end, sequences, watermarks).frame(self._index).encode()]
+
+
+def counting(checkpoint: Path, **settings: Any) -> JobPlan:
+    """A running count per key of what two subtasks send."""
+    job = hr.Job("counting")
+    read = job.source("read", scripted(KEYS, KEYS))
+    read.key_by("k").reduce(name="count", n=hr.sum("v")).sink("out", hr.callback(print))
+    return planned(job, checkpoint, **settings)
+
+
+def totals(plan: JobPlan, *descriptions: Description, step: str = "count") -> dict[int, int]:
+    """The counts that descriptions' blocks add up to."""
+    storage, found = LocalStorage(plan.checkpoint / "headrace"), {}
+    changes = [change for description in descriptions for change in description.changes if change.step == step]
+    for slice in {change.slice for change in changes}:
+        mine = [change for change in changes if change.slice == slice]
+        version = SliceVersion(mine[-1].digest, tuple(change.block for change in mine))
+        image = read_slice(storage, step, slice, version)
+
+        found.update(zip(image.column("k").to_pylist(), image.column("n.value").to_pylist()))
+    return found
+
+
+def both(plan: JobPlan) -> tuple[Sender, Sender]:
+    return Sender(plan, 0, 0), Sender(plan, 0, 1)
+
+
+def consumed(description: Description) -> dict[int, int]:
+    """Items by sender."""
+    return {sender: sum(counts) for by in description.consumed.values() for sender, counts in by.items()}

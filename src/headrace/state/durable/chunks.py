@@ -25,8 +25,8 @@ Result = TypeVar("Result")
 class ChunkWriter:
     """Writes the chunks of one subtask in one attempt, in order.
 
-    ``stem`` names the files of the running interval. ``wake`` is called, by the writing thread, whenever something has
-    been written or has failed.
+    ``stem`` names the files of the running interval. ``wake`` is called, by any thread, whenever something has been
+    written or has failed.
     """
 
     def __init__(
