@@ -149,6 +149,7 @@ class Driver:
     def die(self) -> None:
         """Gone with all it knew. Its workers may go on for a while."""
         self.dead = True
+        self.world.drivers.remove(self)
         if self.query is not None and self.query.running:
             if self.world.random() < 0.3:
                 self.world.after(2.0, self.query.stop)

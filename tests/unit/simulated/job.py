@@ -107,7 +107,7 @@ def planned(stages: int) -> JobPlan:
         rows = rows.key_by("k").reduce(name="t", n=hr.count())
     rows.sink("moved", hr.callback(print))
     rows.sink("kept", hr.callback(print))
-    settings = Settings.of(slices=SLICES, commit="1 s", join_timeout="4 s", give_up="1000000 s", share=False)
+    settings = Settings.of(slices=SLICES, commit="200 ms", join_timeout="4 s", give_up="1000000 s", share=False)
     plan = plan_job(job, Path("/nowhere/at/all"), settings)
     assert len(plan.layout.stages) == stages
     return plan

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from simulated.lanes import Lane
-from simulated.subtask import Frame, Process, Subtask
+from simulated.subtask import Process, Row, Subtask
 
 from headrace.driver.events import QueryEnded
 from headrace.errors import RunFailedError
@@ -51,13 +51,13 @@ class Query:
     def all(self) -> list[Subtask]:
         return [subtask for stage in self.subtasks for subtask in stage]
 
-    def pipe(self, sender: Subtask, to: int, frame: Frame) -> None:
+    def pipe(self, sender: Subtask, to: int, row: Row) -> None:
         """First in, first out between two subtasks."""
         lane = self._pipes.get((sender.stage, sender.index, to))
         receiver = self.subtasks[sender.stage + 1][to]
         if lane is None:
             lane = self._pipes[sender.stage, sender.index, to] = Lane(self.world, receiver)
-        lane.push(receiver.take, sender.index, frame)
+        lane.push(receiver.take, sender.index, row)
 
     def again(self, receiver: Subtask) -> None:
         """What comes in for a subtask that goes on."""

@@ -51,13 +51,15 @@ ROW_BYTES = AHEAD_BYTES // 4
 _REPEAT_S, _JOIN_S, _REPORT_S = 1.0, 4.0, 1.0
 _BACKLOG = Backlog("direct", {}, 0, 0, 0.0, 0, 0.0, {})
 Frame = tuple[str, Any]
+Row = tuple[Frame, ...]
+"""What is sent at once: buffers, then how far time has come, then the mark of a cut."""
 Kept = tuple[Token | None, int | None, int, ToyStore]
 
 
 class _NoShelf:
     """Nothing is put away: a world's rows are few."""
 
-    def put(self, item: Frame) -> int:
+    def put(self, item: object) -> int:
         raise NotImplementedError
 
     take = put  # type: ignore[assignment]
@@ -141,7 +143,7 @@ class Subtask:
         senders = len(self.query.subtasks[self.stage - 1]) if self.stage else 0
         self.receivers = len(self.query.subtasks[self.stage + 1]) if not self.last else 0
         self.orders = SourceOrders(ticket.first)
-        self.alignment: Alignment[Frame, CutMark] = Alignment(_NoShelf())  # type: ignore[arg-type]
+        self.alignment: Alignment[tuple[int, Row], CutMark] = Alignment(_NoShelf())  # type: ignore[arg-type]
         self.alignment.begin(range(senders))
         self.known = dict.fromkeys(range(senders), NEVER_US)
         self.watermark = NEVER
@@ -186,15 +188,19 @@ class Subtask:
         else:
             return
         if not self.turns.items:
+            self.world.after(0.8 * self.world.random(), self.again)
+
+    def again(self) -> None:
+        if not self.turns.items:
             self.turns.push(self.turn)
 
     def poll(self) -> None:
         """Read a row or two ahead, emit some of what was read, and sometimes say how far time has come."""
         random = self.world.random
         more = [p for p in self.mine if self.shape.rows is None or self.read[p] < self.shape.rows]
-        if more and random() < 0.6:
-            partition = min(more, key=lambda p: self.read[p] + 2 * random())
-            for _ in range(1 + (random() < 0.5)):
+        if more:
+            partition = min(more, key=lambda p: self.read[p] + 4 * random())
+            for _ in range(int(4 * random())):
                 if self.read[partition] != self.shape.rows:
                     self.ahead.append((partition, self.read[partition]))
                     self.read[partition] += 1
@@ -202,6 +208,7 @@ class Subtask:
             self.emit(*self.ahead.popleft())
         if random() < 0.3:
             self.punctuate()
+        self.chunk()
         if self.exhausted and not self.ended and not self.reporting:
             self.report()
 
@@ -246,53 +253,55 @@ class Subtask:
         if len(buffer) > 2:
             self.flush(to)
 
-    def flush(self, to: int) -> None:
+    def flush(self, to: int, *more: Frame) -> None:
+        """Ship a buffer, and what is to follow it."""
         rows = self.buffers[to]
         if rows:
             self.buffers[to] = []
             for row in rows:
                 self.sent[row[0]] += 1
             self.sent_bytes += len(rows) * ROW_BYTES
-            self.query.pipe(self, to, ("rows", rows))
-
-    def flush_all(self) -> None:
-        for to in range(self.receivers):
-            self.flush(to)
+            more = (("rows", rows), *more)
+        if more:
+            self.query.pipe(self, to, more)
 
     def output_watermark(self) -> int:
         if self.stage:
             return self.watermark
         return min((source_state(self.shape, self._offset(p))[1] for p in self.mine), default=IDLE_US)
 
-    def punctuate(self) -> None:
+    def punctuate(self, *more: Frame) -> None:
         """Buffers first: what is in them is older."""
-        self.flush_all()
-        watermark = self.output_watermark()
+        time = ("time", self.output_watermark())
         for to in range(self.receivers):
-            self.query.pipe(self, to, ("time", watermark))
+            self.flush(to, time, *more)
 
     # What comes in.
 
-    def take(self, sender: int, frame: Frame) -> None:
-        """As ``Intake.take``: serve a frame, or hold it."""
+    def take(self, sender: int, row: Row) -> None:
+        """As ``Intake.take``: serve a row, or hold it."""
         if self.state != "running" or self.ended:
-            return self.fail("ProtocolError", f"{self.place} got {frame[0]} of {sender} while {self.state}")
-        if sender in self.alignment.held:
-            self.alignment.hold(sender, frame, 1)
+            self.fail("ProtocolError", f"{self.place} got {row} of {sender} while {self.state}")
+        elif sender in self.alignment.held:
+            self.alignment.hold(sender, (sender, row), 1)
         else:
-            self.serve(sender, frame)
-        return None
+            self.serve(sender, row)
 
-    def serve(self, sender: int, frame: Frame) -> None:
-        kind, content = frame
-        if kind != "mark":
-            self.queue.append((sender, frame))
-            self.turns.push(self.work)
-            return
+    def serve(self, sender: int, row: Row) -> None:
+        for frame in row:
+            if frame[0] == "mark":
+                self.marked(sender, frame[1])
+            elif self.queue or self.world.random() < 0.2:
+                self.queue.append((sender, frame))
+                self.turns.push(self.work)
+            else:
+                self.consume(sender, frame)
+
+    def marked(self, sender: int, mark: CutMark) -> None:
         try:
-            if content.token != self.next:
-                raise ProtocolError(f"{self.place}: {sender} marked {content.token}; the next cut is {self.next}")
-            self.alignment.mark(sender, content)
+            if mark.token != self.next:
+                raise ProtocolError(f"{self.place}: {sender} marked {mark.token}; the next cut is {self.next}")
+            self.alignment.mark(sender, mark)
         except ProtocolError as error:
             self.fail("ProtocolError", str(error))
             return
@@ -305,14 +314,12 @@ class Subtask:
             self.make_cut(mark.end)
 
     def take_held(self) -> None:
-        """As ``Subtask._read``: what a cut has held goes first, one frame a turn."""
-        if self.state != "running" or not self.alignment.held:
-            return
-        sender = next((sender for sender in self.alignment.held if sender not in self.alignment._marks), None)
-        frame = self.alignment.take()
-        if frame is not None and sender is not None:
-            self.serve(sender, frame)
-            self.turns.push(self.take_held)
+        """As ``Subtask._read``: what a cut has held goes first, one row a turn."""
+        held = self.alignment.take() if self.state == "running" else None
+        if held is not None:
+            self.serve(*held)
+            if self.alignment.held:
+                self.turns.push(self.take_held)
 
     def work(self) -> None:
         if self.queue and self.state == "running":
@@ -329,6 +336,7 @@ class Subtask:
         for slice, sequence, key, at, n in content:
             consumed[slice] += 1
             self.accept(sender, slice, sequence, key, at, n)
+        self.chunk()
 
     def accept(self, sender: int, slice: int, sequence: int, key: int, at: int, n: int) -> None:
         """Count a row; it must be mine, in its place, and not late."""
@@ -383,16 +391,14 @@ class Subtask:
         """As ``Cuts.make``: what came before is processed and leaves, the mark behind it, and what changed is set aside."""
         token = self.next
         self.drain()
-        self.leave()
-        mark = CutMark(token, end, {}, {EDGE: self.output_watermark()})
-        for to in range(self.receivers):
-            self.query.pipe(self, to, ("mark", mark))
+        self.leave(CutMark(token, end, {}, {EDGE: self.output_watermark()}))
         self.set_aside(token)
         self.tell(Aligned(self.stage, self.index, token))
         if self.stage:
             for sender, marked in self.alignment.made().items():
                 self.known[sender] = marked.watermarks[EDGE]
-            self.turns.push(self.take_held)
+            if self.alignment.held:
+                self.turns.push(self.take_held)
         self.orders.made(token, self.sent_bytes)
         if end:
             self.ended, self.state = True, "settling"
@@ -401,9 +407,8 @@ class Subtask:
         while self.queue:
             self.consume(*self.queue.popleft())
 
-    def leave(self) -> None:
-        if self.receivers:
-            self.punctuate()
+    def leave(self, mark: CutMark) -> None:
+        self.punctuate(("mark", mark))
 
     def set_aside(self, token: Token) -> None:
         swapped = self.store.swap()
@@ -424,12 +429,13 @@ class Subtask:
     def make_durable(self, draft: Description, swapped: Swapped, rows: list[Any]) -> None:
         """Blocks, staged rows, and only then the description."""
         self.writer.push(self.write, draft.token, swapped)
-        self.writer.push(self.stage_rows, draft.token, rows)
+        if rows:
+            self.writer.push(self.stage_rows, draft.token, rows)
         self.writer.push(self.describe, draft, rows)
 
     def chunk(self) -> None:
         """Between two cuts, when there is much to write."""
-        if self.state == "running" and self.store.dirty:
+        if self.world.random() < self.world.faults.chunk and self.state == "running" and self.store.dirty:
             self.writer.push(self.write, self.next, self.store.swap())
 
     def write(self, token: Token, swapped: Swapped) -> None:
@@ -443,8 +449,7 @@ class Subtask:
         return None
 
     def stage_rows(self, token: Token, rows: list[Any]) -> None:
-        if rows:
-            self.world.sinks.stage(token, self.index, rows)
+        self.world.sinks.stage(token, self.index, rows)
 
     def describe(self, draft: Description, rows: list[Any]) -> None:
         changes, sinks = tuple(self.chunks.pop(draft.token, ())), self.world.sinks

@@ -179,7 +179,7 @@ class Truth:
             raise Violation(f"the run was given up: {finish.error}")
         elif finish.state == "stopped" and not asked:
             raise Violation("the run was stopped, but nobody asked for it")
-        elif finish.state == "finished" and not self.line[-1].manifest.exhausted:
+        elif finish.state == "finished" and not any(cut.manifest.exhausted for cut in self.line):
             raise Violation("the run has finished, but the input has not")
 
     # The end.

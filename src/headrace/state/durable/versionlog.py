@@ -127,11 +127,16 @@ class VersionLog:
         What else there may be was put into a number that had been forgotten, by a driver that was fenced for it.
         """
         follower: Manifest | None = None
-        for number in reversed(self.numbers()):
+        numbers = self.numbers()
+        while numbers:
+            number = numbers.pop()
             try:
                 entry = self.read(number)
             except FileNotFoundError:
-                return  # forgotten just now, and so is all that is older
+                if follower is not None:
+                    return  # forgotten just now, and so is all that is older
+                numbers = self.numbers()  # all that was there is, so there are newer ones by now
+                continue
             if isinstance(entry, CutEntry) and (follower is None or follower.base == entry.manifest.token):
                 follower = entry.manifest
                 yield number, entry
