@@ -207,6 +207,8 @@ class Subtask:
             self._reporter.send(now_us(), exhausted=self.has_sources and self.exhausted)
 
     def _wait_s(self) -> float:
+        if self._orders.ordered is not None:
+            return 0.0
         now = now_us()
         due = [self._outlet.due_us(), *(operator.next_clock_us() for operator in self._operators.values())]
         idle_us = _IDLE_WAIT_US if self.stage else _LISTEN_EVERY_US  # orders come to sources

@@ -250,14 +250,13 @@ class GroupTable:
 
     def changes(self) -> list[Change]:
         """What changed per slice since the last call; see ``state.durable.changes``."""
-        return self._tracking.changes(
+        return self.swap()()
+
+    def swap(self) -> Pending:
+        return self._tracking.swap(
             lambda rows: with_ids(self.export(rows), self._ids(rows)),
             lambda rows: slices_of(self.key_columns(rows), self._slices),
         )
-
-    def swap(self) -> Pending:
-        changes = self.changes()
-        return lambda: changes
 
     def dirty_bytes(self) -> int:
         row_bytes = _COLUMN_BYTES * len(self.partial_schema) + ID_BYTES

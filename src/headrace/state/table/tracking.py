@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +14,7 @@ from headrace.state.durable.changes import (
     ZERO_DIGEST,
     Change,
     Digest,
+    Pending,
     id_batch,
     no_ids,
     plus,
@@ -81,16 +83,33 @@ class Tracking:
         """Stored rows of a slice that find no room here: they are deleted with the next change."""
         self._graves.append((np.full(len(ids[0]), slice, np.uint16), *ids, *stamps))
 
-    def changes(self, puts_of: Callable[[Rows], pa.RecordBatch], slices_of: Callable[[Rows], Slices]) -> list[Change]:
-        """What changed per slice since the last call; ``puts_of`` exports rows with their identities."""
+    def swap(self, puts_of: Callable[[Rows], pa.RecordBatch], slices_of: Callable[[Rows], Slices]) -> Pending:
+        """Set aside what changed since the last call; ``puts_of`` exports rows with their identities.
+
+        What it means for each slice is worked out when the changes are asked for.
+        """
         rows = np.flatnonzero(self.dirty)
-        fresh = rows[~self._stored[rows]]
-        self._slice[fresh] = slices_of(fresh)
+        fresh = ~self._stored[rows]
+        self._slice[rows[fresh]] = slices_of(rows[fresh])
         puts = puts_of(rows)
         stamps = row_stamps(puts) if len(rows) else (np.zeros(0, np.uint64), np.zeros(0, np.uint64))
-        by_slice = dict(split_by_slice(self._slice[rows]))
+        before = self._stamps[:, rows]
+        before[:, fresh] = 0
         graves = [np.concatenate(parts) for parts in zip(*self._graves)] if self._graves else None
-        dead = dict(split_by_slice(graves[0])) if graves else {}
+        slices = self._slice[rows]
+        self._stamps[0, rows], self._stamps[1, rows] = stamps
+        self._stored[rows] = True
+        self.dirty[rows] = False
+        self._graves.clear()
+        return lambda: self._changes(slices, puts, (before[0], before[1]), stamps, graves)
+
+    def _changes(
+        self, slices: Slices, puts: pa.RecordBatch, before: tuple[U64, U64], stamps: tuple[U64, U64],
+        graves: list[npt.NDArray[Any]] | None,
+    ) -> list[Change]:  # fmt: skip
+        """Rows as they are, their stamps before and after, and rows that are gone, by slice."""
+        by_slice = dict(split_by_slice(slices))
+        dead = dict(split_by_slice(graves[0])) if graves is not None else {}
         changes = []
         for slice in sorted(by_slice.keys() | dead.keys()):
             digest = parent = self._digests.get(slice, ZERO_DIGEST)
@@ -101,16 +120,11 @@ class Tracking:
                 deletes = id_batch((graves[1][at], graves[2][at]))
             if slice in by_slice:
                 at = by_slice[slice]
-                before = rows[at][self._stored[rows[at]]]
-                digest = plus(digest, total((self._stamps[0, before], self._stamps[1, before])), -1)
+                digest = plus(digest, total((before[0][at], before[1][at])), -1)
                 digest = plus(digest, total((stamps[0][at], stamps[1][at])))
                 put = puts.take(pa.array(at))
             self._digests[slice] = digest
             changes.append(Change(slice, put, deletes, parent, digest))
-        self._stamps[0, rows], self._stamps[1, rows] = stamps
-        self._stored[rows] = True
-        self.dirty[rows] = False
-        self._graves.clear()
         return changes
 
     def loaded(self, slice: int, digest: Digest, rows: Rows, stamps: tuple[U64, U64]) -> None:
