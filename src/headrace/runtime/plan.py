@@ -21,7 +21,7 @@ TimeColumn = tuple[str, str | None]
 
 @dataclass(frozen=True)
 class JobPlan:
-    """The compiled job: the same in the driver, in every worker and in every epoch of a run.
+    """The compiled job: the same in the driver, in every worker and in every attempt of a run.
 
     ``fixed_schemas`` are those that the checkpoint keeps; in ``schemas`` sources lack columns that
     no step reads.
