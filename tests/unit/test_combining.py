@@ -101,7 +101,7 @@ def test_a_tuple_is_added_once_and_a_window_merges_panes(mode: str, tmp_path: Pa
     run = LocalRun(job, tmp_path, mode=mode, report="5 ms", poll_rows=1000)
     try:
         calls.clear()  # schemas are inferred from sample records
-        run.epoch()
+        run.batch()
         windows = {row["window_end"] for row in run.rows("out")}
     finally:
         run.close()
@@ -237,7 +237,7 @@ def test_subtasks_report_their_choice(tmp_path: Path) -> None:
     """What a run journals: see ``Run.decisions``."""
     run = LocalRun(job_of(trades(2000)), tmp_path, report="5 ms", parallelism=1, poll_rows=20, flush="0 ms")
     try:
-        run.epoch(seconds=10)
+        run.batch(seconds=10)
         told = [reported.engines["r"] for reported in run.reports if reported.engines]
         assert told and told[-1][0] in ("panes", "windows") and "values touched per slide with panes" in told[-1][1]
     finally:

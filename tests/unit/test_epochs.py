@@ -119,7 +119,7 @@ def test_crashes_anywhere_change_nothing(crashes: list[tuple[int, int]], seed: i
                 checkpoint = Path(directory) / "checkpoint"
                 run = LocalRun(job, checkpoint, mode=mode, report="5 ms", parallelism=dice.randint(1, 2), poll_rows=4)
             try:
-                run.epoch(seconds=0.02)
+                run.batch(seconds=0.02)
             except ScriptedCrash:
                 failures += 1
             if run.finished:
@@ -134,7 +134,7 @@ def test_a_sealed_epoch_without_commit_is_run_again(mode: str, runs: Callable[..
     source = in_acts(PARTS, SCHEMA, 2, 3)
     job = workflow(source)
     run = runs(job, mode=mode)
-    run.epoch(seconds=0.05, commit=False)
+    run.batch(seconds=0.05, commit=False)
     sealed = run.coordinator.sealed
     assert sealed is not None and run.versions.manifest(sealed.token) == sealed and run.rows("windows-out") == []
     run = runs(job, mode=mode)
@@ -155,7 +155,7 @@ def test_a_committed_epoch_without_pick_is_picked_by_the_next_driver(
     run = runs(job, mode=mode)
     sealed = []
     for epoch in range(epochs):
-        run.epoch(seconds=0.05, commit=False)
+        run.batch(seconds=0.05, commit=False)
         sealed.append(run.spark_commit().token)
         run.next_epoch = epoch + 1
         source.curtain.acts += 1
@@ -171,7 +171,7 @@ def test_a_pick_that_was_not_published_is_published_once(mode: str, runs: Callab
     source = in_acts(PARTS, SCHEMA, 2, 8)
     job = workflow(source)
     run = runs(job, mode=mode)
-    run.epoch(seconds=0.05, commit=False)
+    run.batch(seconds=0.05, commit=False)
     run.versions.pick(0, run.spark_commit().token)
     source.curtain.acts = 2
     for _ in range(3):
@@ -186,7 +186,7 @@ def test_a_second_driver_on_the_checkpoint_is_refused(tmp_path: Path, runs: Call
     source = in_acts(PARTS, SCHEMA, 2, 1)
     job = workflow(source)
     run = runs(job)
-    run.epoch(seconds=0.05)
+    run.batch(seconds=0.05)
     with pytest.raises(FencedError, match="is in use by another driver"):
         LocalRun(job, tmp_path / "checkpoint", slices=5)
     source.curtain.acts = 2
@@ -197,7 +197,7 @@ def test_a_second_driver_on_the_checkpoint_is_refused(tmp_path: Path, runs: Call
 # chronostream fact 3: another number of slices is refused before anything runs
 def test_a_checkpoint_keeps_its_slices(runs: Callable[..., LocalRun]) -> None:
     job = workflow(in_acts(PARTS, SCHEMA, 1, 1))
-    runs(job, mode="microbatch").epoch()
+    runs(job, mode="microbatch").batch()
     with pytest.raises(
         StateError, match="was made with slices = 5, the job now has 6; set it back, or start with a new"
     ):
@@ -257,7 +257,7 @@ def test_a_damaged_checkpoint_stops_the_job(
     run = runs(job, mode=mode, parallelism=2)
     for act in range(2):
         source.curtain.acts = act + 1
-        run.epoch(seconds=0.05)
+        run.batch(seconds=0.05)
     last = run.versions.last_picked()
     assert last is not None
     files = sorted((tmp_path / "checkpoint" / "headrace" / kind).iterdir())
@@ -279,15 +279,15 @@ def test_a_checkpoint_without_its_last_epoch_is_named(tmp_path: Path, runs: Call
     source = in_acts(PARTS, SCHEMA, 3, 2)
     job = workflow(source)
     run = runs(job, mode="microbatch")
-    run.epoch()
+    run.batch()
     source.curtain.acts = 2
-    run.epoch()
+    run.batch()
     for kind, name in (("picks", "00000001"), ("manifests", f"{run.versions.last_picked()}.json")):
         (tmp_path / "checkpoint" / "headrace" / kind / name).unlink()
     with pytest.raises(
         StateError, match="Spark starts epoch 2, but checkpoint .* has no state of epoch 1; it is incomplete"
     ):
-        runs(job, mode="microbatch").epoch()
+        runs(job, mode="microbatch").batch()
 
 
 def _carries_data(row: Any) -> bool:
@@ -320,7 +320,7 @@ def test_rows_between_stages_count_once(
         assert_expected(run)
         return
     with pytest.raises(ProtocolError, match="buffers are missing|the input ended before|not consumed"):
-        run.epoch()
+        run.batch()
     assert lost and run.versions.manifests_of(0) == []
     monkeypatch.setattr(_Pipe, "put", put)
     run.run()

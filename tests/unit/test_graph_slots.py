@@ -81,7 +81,7 @@ def test_a_job_goes_on_with_other_subtasks(seed: int, tmp_path: Path) -> None:
             sizes.add(laid_out.slots)
             run.plan = run.coordinator.plan = replace(run.plan, run=uuid.UUID(int=act).hex, layout=laid_out)
             run.coordinator.orders = Orders(active={leg.index: leg.active for leg in elastic_legs(laid_out)})
-            run.epoch(seconds=0.05)
+            run.batch(seconds=0.05)
         run.run()
         assert len(sizes) > 2
         rows = run.rows("out")
@@ -97,10 +97,10 @@ def test_orders_of_an_attempt_before_are_not_obeyed(tmp_path: Path) -> None:
     source = in_acts(RECORDS, SCHEMA, 2, 1)
     run = LocalRun(job(source), tmp_path, report="5 ms")
     try:
-        run.epoch(seconds=0.05)
+        run.batch(seconds=0.05)
         before = run.coordinator.token
         source.curtain.acts = 2
-        run.epoch(seconds=0.05)
+        run.batch(seconds=0.05)
         (subtask,) = run._caches[0, 0].subtasks.values()
         orders, now = Orders(version=7, active={1: 4}), run.coordinator.token
         assert before is not None and now is not None

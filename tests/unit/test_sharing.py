@@ -64,7 +64,7 @@ def test_map_and_combine_run_once_per_tuple(mode: str, tmp_path: Path) -> None:
     run = LocalRun(macd(rows, parse), tmp_path, mode=mode, report="5 ms", poll_rows=100)
     try:
         mapped.clear()  # schemas are inferred from sample records
-        run.epoch()
+        run.batch()
         panes = run.plan.graph.by_name["mean5.panes"]
         assert isinstance(panes, PaneNode) and panes.pane_us == MINUTE * 1000
         got, counted = {size: run.rows(f"out{size}") for size in (5, 10)}, counters(run)
@@ -197,7 +197,7 @@ def test_what_jobs_have_in_common_runs_once(tmp_path: Path) -> None:
         both = [alike("a", rows, "1 s"), alike("b", rows, "500 ms")]
         run = LocalRun(both, tmp_path / str(share), mode="batch", report="5 ms", share=share)
         try:
-            run.epoch()
+            run.batch()
             counted = counters(run)
         finally:
             run.close()
