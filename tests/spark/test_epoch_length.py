@@ -15,15 +15,15 @@ def _numbered(numbers: Any) -> dict[str, Any]:
 
 def test_recovery_and_measured_gaps_decide_and_the_journal_says_so(spark: Any) -> None:
     job = hr.Job("epochs")
-    source = job.source("src", hr.generate(_numbered, rate=500, total=4500))
+    source = job.source("src", hr.generate(_numbered, rate=500, total=6000))
     work = source.key_by("k").process(lambda r, state, emit: emit(r), name="work")
     work.sink("out", hr.callback(lambda rows: None))
     job.constrain(source >> work, mean="500 ms")
-    run = hr.start(job, spark=spark, parallelism=1, recovery="1.5 s")
+    run = hr.start(job, spark=spark, parallelism=1, recovery="2.5 s")
     try:
         assert run.wait(90)
     finally:
         run.delete_temporary_checkpoint()
     first, *_ = [event.detail for event in run.decisions() if event.what == "epoch"]
-    assert first.startswith("epochs of 3 s, by usual gaps of 500 ms: ") and "repeats 1.5 s of input" in first
-    assert run.status().committed_epochs >= 3 and len(run.gaps_s) >= 2, "9 s of input in epochs of 3 s"
+    assert first.startswith("epochs of 5 s, by usual gaps of 500 ms: ") and "repeats 2.5 s of input" in first
+    assert run.status().committed_epochs >= 3 and len(run.gaps_s) >= 2, "12 s of input in epochs of 5 s"

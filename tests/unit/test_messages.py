@@ -28,7 +28,7 @@ from headrace.runtime.messages import (
     Hello,
     Loaded,
     Reply,
-    Rows,
+    RowsShown,
     ToDriver,
     ToWorker,
     encode,
@@ -173,7 +173,7 @@ def test_a_refusal_says_what_was_got(kind: str, field: str, wrong: Any, why: str
 @example(b"\xc1")
 @example(b"\x82\xa4kind\xa4rows\xa4step\xa2\xff\xff")  # no UTF-8
 @example(b"\x82\xa4kind\xa2\xff\xfe")
-@example(encode(Rows("s", [])).replace(b"\x90", b"\x91\x81\xa1a" + b"\x91" * 200_000))  # too deep
+@example(encode(RowsShown("s", [])).replace(b"\x90", b"\x91\x81\xa1a" + b"\x91" * 200_000))  # too deep
 def test_bytes_that_are_no_message_are_refused(data: bytes) -> None:
     for read in (read_as_driver, read_as_worker):
         with pytest.raises(MessageError, match="a control message of (no )?kind .* refused"):
