@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which attempt of which epoch by which driver generation wrote something."""
 
     generation: int

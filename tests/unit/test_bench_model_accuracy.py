@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.unit.measured import moments_of, of_channel, of_subtask, of_worker
 
 from headrace.bench.guarantees.model_accuracy import (
     CALIBRATION,
@@ -31,8 +32,7 @@ from headrace.bench.measuring.probe import Probe
 from headrace.config import Settings
 from headrace.driver.planning import plan_job
 from headrace.errors import UnstableError
-from headrace.measure.moments import Moments
-from headrace.measure.report import ChannelId, ChannelReport, Report, SubtaskId, SubtaskReport
+from headrace.measure.report import ChannelId, Report, SubtaskId
 from headrace.model.costs import Costs, StepCost
 from headrace.model.stagephases import Transfer
 from headrace.runtime.plan import JobPlan
@@ -51,10 +51,10 @@ def plan_of(setting: AccuracySetting) -> JobPlan:
 
 
 def report(batch_records: int, service_ms: float) -> Report:
-    service = Moments(10, service_ms, 0.4)
-    steps = [SubtaskReport(SubtaskId(step, 0), 10 * batch_records, service_ms=service) for step in COSTS.steps]
-    transfer = ChannelReport(ChannelId(0, 0, 0), 10, 10, transfer_ms=Moments(10, 3.0, 10.0))
-    return Report("w", 0.0, 0, (SubtaskReport(SubtaskId("items", 0), 10 * batch_records), *steps), (transfer,))
+    service = moments_of(10, service_ms, 0.4)
+    steps = [of_subtask(SubtaskId(step, 0), 10 * batch_records, service_ms=service) for step in COSTS.steps]
+    transfer = of_channel(ChannelId(0, 0, 0), 10, 10, transfer_ms=moments_of(10, 3.0, 10.0))
+    return of_worker("w", 0.0, 0, (of_subtask(SubtaskId("items", 0), 10 * batch_records), *steps), (transfer,))
 
 
 def measured(latency_s: list[float], reports: tuple[Report, ...] = ()) -> MeasuredLatency:

@@ -31,12 +31,12 @@ from headrace.runtime.messages import (
     ToDriver,
     encode,
 )
-from headrace.runtime.orders import Orders
+from headrace.runtime.orders import NO_ORDERS, Orders
 from headrace.runtime.plan import Description, Ticket
 from headrace.tokens import Token
 
 TOKEN = Token(1, 2, 0)
-TICKET = Ticket(TOKEN, None, 0, 1, (0, 1), Orders(3, {(0, 1): 5}))
+TICKET = Ticket(TOKEN, None, 0, 1, (0, 1), Orders(3, {(0, 1): 5}, {}, {}, None, None))
 HELLO = Hello(1, 0, query=1, epoch=2, inventory=Inventory(None, 0, 1), host="here", daemon=1, pid=2)
 
 
@@ -126,7 +126,7 @@ def test_what_is_no_message_is_refused_with_its_kind_and_the_connection_goes_on(
 def test_a_worker_names_a_message_that_it_cannot_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headrace.channel.server.encode", lambda message: encode(message).replace(b"token", b"taken"))
     server = ChannelServer(
-        "127.0.0.1", lambda sender, message: [(sender, Go(TOKEN)), (sender, Ordered(TOKEN, Orders()))]
+        "127.0.0.1", lambda sender, message: [(sender, Go(TOKEN)), (sender, Ordered(TOKEN, NO_ORDERS))]
     )
     client = ChannelClient(server.address)
     try:

@@ -13,6 +13,7 @@ import pytest
 from acts import in_acts
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 import headrace as hr
 from headrace.config import Settings
@@ -20,7 +21,7 @@ from headrace.driver.planning import plan_job
 from headrace.graph.slots import elastic_legs, fitted, min_slots, roomy, slots_of
 from headrace.graph.stages import Layout
 from headrace.runtime.messages import Ordered
-from headrace.runtime.orders import Orders
+from headrace.runtime.orders import NO_ORDERS
 from headrace.testing import LocalRun, scripted
 
 RECORDS = [[{"k": i % 5, "v": i, "t": 10 * i} for i in range(p, 120, 2)] for p in range(2)]
@@ -80,7 +81,9 @@ def test_a_job_goes_on_with_other_subtasks(seed: int, tmp_path: Path) -> None:
             laid_out = fitted(maximum, wanted, dice.randint(5, 13))
             sizes.add(laid_out.slots)
             run.plan = run.coordinator.plan = replace(run.plan, run=uuid.UUID(int=act).hex, layout=laid_out)
-            run.coordinator.orders = Orders(active={leg.index: leg.active for leg in elastic_legs(laid_out)})
+            run.coordinator.orders = structs.replace(
+                NO_ORDERS, active={leg.index: leg.active for leg in elastic_legs(laid_out)}
+            )
             run.epoch(seconds=0.05)
         run.run()
         assert len(sizes) > 2
@@ -102,7 +105,7 @@ def test_orders_of_an_attempt_before_are_not_obeyed(tmp_path: Path) -> None:
         source.curtain.acts = 2
         run.epoch(seconds=0.05)
         (subtask,) = run._caches[0, 0].subtasks.values()
-        orders, now = Orders(version=7, active={1: 4}), run.coordinator.token
+        orders, now = structs.replace(NO_ORDERS, version=7, active={1: 4}), run.coordinator.token
         assert before is not None and now is not None
         subtask._obey(Ordered(before, orders))
         assert subtask._outlet.orders.version == 0

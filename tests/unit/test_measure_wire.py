@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.unit.measured import moments_of, of_subtask, of_worker
 from tests.unit.plants import drive, job_of, line, replay
 
 from headrace.control.topology import ControlledStep
@@ -61,7 +62,7 @@ def test_what_is_no_report_is_refused(data: dict[str, object]) -> None:
 
 def test_figures_that_numpy_computed_are_written_as_numbers() -> None:
     mean = np.float64(2.5)
-    report = Report("w", 1.0, 0, (SubtaskReport(SubtaskId("s", 0), 3, Moments(3, mean)),))
+    report = of_worker("w", 1.0, 0, (of_subtask(SubtaskId("s", 0), 3, moments_of(3, mean)),))
     file = io.StringIO()
     write(file, Observation(1.0, (report,), {"s": 1}))
     (seen,) = read_lines([file.getvalue()])
@@ -87,7 +88,7 @@ def test_latencies_count_by_how_many_records_were_sampled() -> None:
     flows = [
         Flow("a", 99, 0, 0, Latencies.of([1.0] * 99)),
         Flow("a", 1, 0, 0, Latencies.of([100.0])),
-        Flow("b", 5, 0, 0),
+        Flow("b", 5, 0, 0, None),
     ]
     figures = figures_of(flows)
     assert figures.keys() == {"a"}, "a step without a sample is left out, never zero"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.unit.measured import moments_of, of_subtask, of_worker
 
-from headrace.measure.moments import Moments
-from headrace.measure.report import Report, SubtaskId, SubtaskReport
+from headrace.measure.report import Report, SubtaskId
 from headrace.model.buffers import Buffering, paced_flushes
 from headrace.model.costs import PER_RECORD, SHUFFLED, Costs, StepCost
 from headrace.model.fitting import fitted
@@ -17,9 +17,9 @@ from headrace.model.stagephases import Transfer
 
 def reports(sizes: list[int], batch_ms: float, record_ms: float) -> list[Report]:
     return [
-        Report("w", at, 0, (
-            SubtaskReport(SubtaskId("read", 0), 40 * size),
-            SubtaskReport(SubtaskId("count", 0), 10 * size, service_ms=Moments(10, batch_ms + record_ms * size, 0.1)),
+        of_worker("w", at, 0, (
+            of_subtask(SubtaskId("read", 0), 40 * size),
+            of_subtask(SubtaskId("count", 0), 10 * size, service_ms=moments_of(10, batch_ms + record_ms * size, 0.1)),
         ))
         for at, size in enumerate(sizes)
     ]  # fmt: skip

@@ -91,7 +91,7 @@ def test_a_chunk_that_cannot_be_written_fails_the_epoch(tmp_path: Path) -> None:
 
 def _blocks(lengths: list[int], *, base: int = 0, epoch: int = 3) -> SliceVersion:
     full = (BlockRef("segments/e00000001-g0001-a000-compacted-0001.seg", 0, base, "", 1, True),) if base else ()
-    changes = tuple(BlockRef(f"segments/e{epoch:08d}-g0001-a000-s01-0000-00.seg", 0, n, "", 1) for n in lengths)
+    changes = tuple(BlockRef(f"segments/e{epoch:08d}-g0001-a000-s01-0000-00.seg", 0, n, "", 1, False) for n in lengths)
     return SliceVersion((0, 0), (*full, *changes))
 
 

@@ -29,7 +29,7 @@ from headrace.runtime.messages import (
     Reply,
     Sealed,
 )
-from headrace.runtime.orders import Orders
+from headrace.runtime.orders import NO_ORDERS, Orders
 from headrace.runtime.plan import Description, JobPlan, Ticket
 from headrace.state.durable.changes import ZERO_DIGEST
 from headrace.state.durable.versions import Manifest, SliceVersion, Versions
@@ -67,7 +67,7 @@ class Coordinator:
     attempts: dict[int, int] = field(default_factory=dict)
     sealed: Manifest | None = None
     planned: bool = False
-    orders: Orders = field(default_factory=Orders)
+    orders: Orders = NO_ORDERS
     owners: list[list[int]] = field(default_factory=list)
     on_sealed: Callable[[Manifest, list[Description]], None] | None = None
     holding: bool = False

@@ -72,7 +72,7 @@ class Workers:
         place, process = self._known[sender]
         self.hung.append(process)
         text = f"a worker gave no sign of life for {self._lease_s:g} s: it hangs or is gone"
-        return Failed(coordinator.query, place, ChannelError.__name__, text)
+        return Failed(coordinator.query, place, ChannelError.__name__, text, None)
 
     def kill_hung(self) -> None:
         for process in self.hung:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 
 from headrace.config import Settings
@@ -51,8 +52,7 @@ class JobPlan:
         return self.layout.stages[stage].active
 
 
-@dataclass(frozen=True, slots=True)
-class Ticket:
+class Ticket(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A subtask's part in one attempt at one epoch.
 
     ``base`` is the version to start from (None: empty state). ``group`` of ``groups`` is which share
@@ -65,15 +65,14 @@ class Ticket:
     group: int | None
     groups: int
     places: tuple[int, ...]
-    orders: Orders = field(default_factory=Orders)
+    orders: Orders
 
     def owns(self, number: int) -> bool:
         """Whether a slice, or a source's partition, is this subtask's."""
         return number % self.groups == self.group
 
 
-@dataclass(frozen=True, slots=True)
-class Description:
+class Description(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a subtask did in an epoch."""
 
     stage: int

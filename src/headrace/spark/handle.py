@@ -6,9 +6,10 @@ import shutil
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import msgspec.structs
 
 from headrace.actuate.controller import BoundKept
 from headrace.config import Schedule, check_schedule
@@ -100,7 +101,7 @@ class Run(Supervisor):
 
     def reschedule(self, schedule: Schedule) -> None:
         """Let subtasks choose by another policy which of their steps works next, from now on."""
-        self.order(replace(self._coordinator.orders, schedule=check_schedule(schedule)))
+        self.order(msgspec.structs.replace(self._coordinator.orders, schedule=check_schedule(schedule)))
 
     def worker_pids(self) -> list[int]:
         """Processes that run subtasks now."""

@@ -6,10 +6,10 @@ import logging
 import threading
 import time
 from collections import deque
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec.structs
 from pyspark.sql import SparkSession
 
 from headrace.actuate.ranks import Ranks
@@ -109,7 +109,7 @@ class Supervisor:
         A schedule that was ordered once stays in force until another is.
         """
         with self._lock:
-            orders = replace(orders, schedule=orders.schedule or self._coordinator.orders.schedule)
+            orders = msgspec.structs.replace(orders, schedule=orders.schedule or self._coordinator.orders.schedule)
             self._coordinator.orders = orders
             members, token = list(self._coordinator.members.values()), self._coordinator.token
         if token is not None:
@@ -299,7 +299,7 @@ class Supervisor:
                     return self._guarded(sender, message)
                 case Reported() if message.token != self._coordinator.token:
                     return [(sender, Fenced("a newer attempt has begun"))]
-                case Reported():
+                case Reported() if self._coordinator.has(message.place):
                     self._hearing.take(message)
                     self._journal.note_engines(message)
                 case Failed() if message.query == self._coordinator.query:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 
 from headrace.runtime.clock import now_us
-from headrace.runtime.orders import Orders
+from headrace.runtime.orders import NO_ORDERS, Orders
 from headrace.runtime.plan import JobPlan, Ticket
 from headrace.runtime.wire.channelmeter import Stamp
 from headrace.runtime.wire.edges import EdgeWriter
@@ -30,10 +30,10 @@ class Outlet:
         self._active = plan.layout.stages[stage + 1].active if self._edges else 0
         self._index = 0
         self._moved = False
-        self._chained = Orders().chained
+        self._chained = NO_ORDERS.chained
         self._places = plan.layout.stage_of
         self.links = links
-        self.orders = Orders()
+        self.orders = NO_ORDERS
 
     def begin(self, index: int, ticket: Ticket) -> None:
         """A new attempt, as which of the stage's subtasks; it starts with the orders of its ticket."""

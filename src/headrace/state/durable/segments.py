@@ -11,12 +11,12 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 import msgpack
+import msgspec
 import pyarrow as pa
 
 from headrace.errors import CorruptionError
@@ -28,8 +28,7 @@ FORMAT_ID = 1
 _SMALL_BYTES = 16_384
 
 
-@dataclass(frozen=True, slots=True)
-class BlockRef:
+class BlockRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where a block is, and what its bytes must be. ``file`` is relative to the checkpoint."""
 
     file: str
@@ -37,7 +36,7 @@ class BlockRef:
     length: int
     checksum: str
     rows: int
-    full: bool = False
+    full: bool
 
     def to_json(self) -> list[Any]:
         return [self.file, self.offset, self.length, self.checksum, self.rows, self.full]
@@ -47,8 +46,7 @@ class BlockRef:
         return BlockRef(*data)
 
 
-@dataclass(frozen=True, slots=True)
-class StoredChange:
+class StoredChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A step's change of one slice as a subtask reports it: where it is and the digest afterwards."""
 
     step: str
