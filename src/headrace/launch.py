@@ -37,7 +37,7 @@ class RunOptions(RunSettings, total=False):
     observe_only: bool
     """The controller decides and journals, but does not act."""
     trace: str | Path | None
-    """A file for what the controller saw, from which ``headrace.control.loop.replay`` gives the same decisions."""
+    """A file for what the controller saw: ``headrace explain --trace`` predicts from it and makes the decisions again."""
     log_level: str
     """What Spark itself logs."""
     collecting: bool

@@ -76,6 +76,7 @@ def test_an_earlier_runs_trace_replaces_defaults(headrace, app, tmp_path):
         write(file, Observation(1.0, (of_worker("w", 1.0, 0, subtasks),), {}))
     found = headrace("explain", app(source(rate="200/s")), "--json", "--trace", trace).answer["predictions"]
     assert found["costs_from"] == "an earlier run"
+    assert any("hold" in sentence for sentence in found["decisions"]), "one report is too little to act on"
     phases = {p["phase"]: p["mean_ms"] for p in found["constraints"][0]["predicted"]["phases"]}
     assert phases["sums + out: service"] > 3
     missing = headrace("explain", app(source()), "--json", "--trace", tmp_path / "none")

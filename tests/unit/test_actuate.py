@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from msgspec import structs
-from plants import replay
 from tests.unit.measured import moments_of, of_channel, of_subtask, of_worker
 
 import headrace as hr
@@ -19,6 +18,7 @@ from headrace.actuate.controller import Controller, orders_of, wanted_subtasks
 from headrace.actuate.ledger import Ledger
 from headrace.actuate.ranks import Ranks
 from headrace.config import Settings
+from headrace.control.loop import replay
 from headrace.control.policy import SettingsChange
 from headrace.control.remembered import State
 from headrace.driver.planning import plan_job

@@ -9,13 +9,13 @@ from types import ModuleType
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.plants import drive, job_of, line, replay
+from tests.unit.plants import drive, job_of, line
 
 from headrace.control import batching, chaining
 from headrace.control import buffersizes as buffers
 from headrace.control.constraints import PathConstraint, paths_between
 from headrace.control.decisions import Decision, Expectation, compare
-from headrace.control.loop import decide
+from headrace.control.loop import decide, replay
 from headrace.control.policy import ControlledJob, ControlPolicy, ControlSettings, Overrides, SettingsChange
 from headrace.control.remembered import State
 from headrace.control.topology import ControlledStep

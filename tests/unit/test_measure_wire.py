@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.measured import moments_of, of_subtask, of_worker
-from tests.unit.plants import drive, job_of, line, replay
+from tests.unit.plants import drive, job_of, line
 
+from headrace.control.loop import replay
 from headrace.control.topology import ControlledStep
 from headrace.errors import DataError
 from headrace.measure.flows import Flow, figures_of

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from headrace.actuate.controljob import control_job
+from headrace.control.loop import replay
 from headrace.errors import ConfigError
 from headrace.forecast.calibrate import calibrated
 from headrace.forecast.epochs import first_length, is_automatic
@@ -27,6 +29,11 @@ def known_costs(plan: JobPlan, *, calibrate: bool, trace: Path | None) -> Costs:
         raise ConfigError(f"there is no trace {trace}; a run writes one with trace=")
     reports = [report for seen in read(trace) for report in seen.reports]
     return fitted(reports, [node.name for node in plan.graph.nodes if isinstance(node, SourceNode)], costs)
+
+
+def replayed(plan: JobPlan, trace: Path) -> list[str]:
+    """What the controller decides when it sees an earlier run again, by the bounds and settings of now."""
+    return [decision.sentence() for cycle in replay(control_job(plan), read(trace)) for decision in cycle.decisions]
 
 
 def predictions(plan: JobPlan, costs: Costs, rate: str | None) -> dict[str, Any]:
@@ -56,6 +63,12 @@ def constraint_sentences(found: dict[str, Any]) -> list[str]:
         lines.append(f"    budget, in proportion to what each is expected to take: {budget}")
     if found["epoch"] is not None:
         lines.append(f"  {found['epoch']['why']}")
+    if "decisions" in found:
+        lines += [
+            "",
+            "What the controller decides when it sees the trace again",
+            *(f"  {d}" for d in found["decisions"]),
+        ]
     return lines
 
 
