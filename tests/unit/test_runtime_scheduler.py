@@ -66,7 +66,7 @@ class Stage:
         self.operators = build_stage(plan, 1).operators
         self.both, self.first = Catcher(), Catcher()
         self.operators["both"].outputs = [(self.both, 0)]
-        self.operators["w"].outputs.append((self.first, 0))
+        self.operators["w"].feed(self.first)
         self.scheduler = Scheduler(plan, 1, self.operators)
         self.scheduler.begin(Inbox(10**6), NO_ORDERS)
         self.scheduler._policy = Drawn(data)

@@ -66,6 +66,10 @@ class Operator:
         self._watermarks = [NEVER_US] * ports
         self.watermark_us = self._passed_on_us = NEVER_US
 
+    def feed(self, receiver: Receiver, port: int = 0) -> None:
+        """Hand results and watermarks to one more receiver."""
+        self.outputs.append((receiver, port))
+
     def receive(self, port: int, batch: Batch) -> None:
         if self.queue is None:
             self.process(port, batch)
