@@ -115,12 +115,14 @@ def collect(job: Jobs, *, by_sink: Literal[False] = False, **options: Unpack[Run
 @overload
 def collect(job: Jobs, *, by_sink: Literal[True], **options: Unpack[RunOptions]) -> dict[str, Rows]: ...
 @_with_run_options
-def collect(job: Jobs, *, by_sink: bool = False, **options: Unpack[RunOptions]) -> Rows | dict[str, Rows]:
+def collect(job: Jobs | None = None, *, by_sink: bool = False, **options: Unpack[RunOptions]) -> Rows | dict[str, Rows]:
     """Run a job on input that ends, in batch mode unless ``mode`` says otherwise, and return its rows.
 
     Nothing is written to the job's sinks. A job that ends in several sinks needs ``by_sink=True``, and its rows come
     by the names of the sinks.
     """
+    if job is None:
+        raise GraphError("hr.collect runs a job; the sink that keeps rows is hr.rows()")
     if isinstance(job, str):
         raise GraphError(f"hr.collect runs a job; the reducer is hr.collect_list({job!r})")
     ends = _ends(job)

@@ -40,11 +40,15 @@ def test_old_names_say_the_new_one(old: str, new: str) -> None:
         getattr(hr, old)
     with pytest.raises(AttributeError, match="no attribute 'nothing'$"):
         hr.nothing  # noqa: B018
+    with pytest.raises(AttributeError, match=r"no attribute 'forget'; it is now delete_temporary_checkpoint\(\)"):
+        object.__new__(hr.Run).forget  # type: ignore[attr-defined]  # noqa: B018
 
 
 def test_collect_is_one_thing() -> None:
     with pytest.raises(hr.GraphError, match=r"the reducer is hr.collect_list\('v'\)"):
         hr.collect("v")  # type: ignore[call-overload]
+    with pytest.raises(hr.GraphError, match=r"the sink that keeps rows is hr.rows\(\)"):
+        hr.collect()  # type: ignore[call-overload]
     job = hr.Job("two")
     rows = job.source("s", scripted([{"v": 1}]))
     rows.sink("one", hr.rows()).map(dict, name="other")

@@ -7,7 +7,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec.structs
 
@@ -26,6 +26,12 @@ from headrace.units import Duration
 
 class Run(Supervisor):
     """A handle on a running job: ``wait() stop() status() latency() decisions() rows(sink)``."""
+
+    if not TYPE_CHECKING:  # a type checker would take any name for an attribute
+
+        def __getattr__(self, name: str) -> Any:
+            now = "; it is now delete_temporary_checkpoint()" if name == "forget" else ""
+            raise AttributeError(f"'Run' object has no attribute {name!r}{now}")
 
     def start(self, seconds: float | None = None) -> Run:
         """Begin; ``seconds`` ends the run cleanly after that long."""
