@@ -46,6 +46,7 @@ from headrace.connect.sink import Sink
 from headrace.connect.sockets import socket
 from headrace.connect.source import Source
 from headrace.errors import (
+    ChannelError,
     ConfigError,
     CorruptionError,
     DataError,
@@ -53,10 +54,13 @@ from headrace.errors import (
     FencedError,
     GraphError,
     HeadraceError,
+    MessageError,
+    ProtocolError,
     RunFailedError,
     SchemaError,
     StateError,
     UnitError,
+    UnstableError,
     UserCodeError,
 )
 from headrace.graph.reduction import Reducer
@@ -70,10 +74,10 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "ConfigError", "CorruptionError", "CountWindow", "DataError", "EnvironmentMissingError", "FencedError", "GraphError",
-    "HeadraceError", "Job", "KeyedStream", "Record", "Reducer", "Run", "RunFailedError", "RunOptions", "SchemaError",
-    "SessionWindow", "Sink", "Source", "StateError", "StepSettings", "Stream", "TimeWindow", "UnitError",
-    "UserCodeError", "WholeInput", "Window",
+    "ChannelError", "ConfigError", "CorruptionError", "CountWindow", "DataError", "EnvironmentMissingError", "FencedError",
+    "GraphError", "HeadraceError", "Job", "KeyedStream", "MessageError", "ProtocolError", "Record", "Reducer", "Run",
+    "RunFailedError", "RunOptions", "SchemaError", "SessionWindow", "Sink", "Source", "StateError", "StepSettings",
+    "Stream", "TimeWindow", "UnitError", "UnstableError", "UserCodeError", "WholeInput", "Window",
     "at_least", "callback", "collect", "collect_list", "console", "count", "count_distinct", "count_window", "dataframe",
     "files", "first", "generate", "jsonl", "keep", "last", "mapping", "max", "mean", "min", "parquet", "quantile", "queue",
     "reducer", "replay", "rows", "run", "session_window", "shed", "sliding", "socket", "start", "sum", "top_k",
