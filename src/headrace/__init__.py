@@ -14,8 +14,7 @@ Write a workflow, say how late a result may be, run it::
 from typing import TYPE_CHECKING, Any
 
 from headrace.api.job import Job
-from headrace.api.keyed import KeyedStream
-from headrace.api.keyedstate import mapping, queue, value
+from headrace.api.keyed import KeyedStream, mapping, queue, value
 from headrace.api.options import StepSettings
 from headrace.api.reducers import (
     collect_list,

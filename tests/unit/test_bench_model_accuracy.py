@@ -18,6 +18,7 @@ from headrace.bench.guarantees.model_accuracy import (
     UNEVEN,
     AccuracySetting,
     MeasuredLatency,
+    Probe,
     Service,
     by_second,
     calibrated,
@@ -28,7 +29,6 @@ from headrace.bench.guarantees.model_accuracy import (
     predict_s,
     shares,
 )
-from headrace.bench.measuring.probe import Probe
 from headrace.config import Settings
 from headrace.driver.planning import plan_job
 from headrace.errors import UnstableError

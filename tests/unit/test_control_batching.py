@@ -18,9 +18,8 @@ from headrace.control.topology import ControlledStep, StepEdge, Topology
 from headrace.measure.report import ChannelId, SubtaskId
 from headrace.measure.summary import summarise
 from headrace.testing.buffering import OpenBuffer
-from headrace.testing.loads import steady
 from headrace.testing.plant import Plant
-from headrace.testing.plant_model import EdgeModel, PlantModel, StepModel
+from headrace.testing.plant_model import EdgeModel, PlantModel, StepModel, steady
 
 PATH = (0, "work", 1)
 

@@ -13,9 +13,8 @@ from headrace.errors import GraphError
 from headrace.measure.recent import Recent
 from headrace.measure.report import ChannelId, SubtaskId
 from headrace.measure.summary import summarise
-from headrace.testing.loads import steady
 from headrace.testing.plant import Plant
-from headrace.testing.plant_model import PlantModel, StepModel
+from headrace.testing.plant_model import PlantModel, StepModel, steady
 
 DIAMOND = Topology(
     (

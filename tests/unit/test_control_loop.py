@@ -23,10 +23,9 @@ from headrace.errors import GraphError
 from headrace.measure import moments
 from headrace.measure.report import ChannelId
 from headrace.measure.trace import Observation
-from headrace.testing import loads
-from headrace.testing.loads import bursts, stairs, steady
+from headrace.testing import plant_model
 from headrace.testing.plant import Plant
-from headrace.testing.plant_model import Faults, PlantModel, StepModel
+from headrace.testing.plant_model import Faults, PlantModel, StepModel, bursts, stairs, steady
 
 ELASTIC = line(ControlledStep("work", 2, 1, 12))
 STEPS = {"work": StepModel(4.0), "out": StepModel(0.05)}
@@ -226,7 +225,7 @@ def test_an_empty_observation_is_no_reason_to_act() -> None:
     assert cycle.state.settings == State.of(job).settings and {d.action for d in cycle.decisions} == {"hold"}
 
 
-@pytest.mark.parametrize("module", [batching, buffers, chaining, moments, loads], ids=lambda m: m.__name__)
+@pytest.mark.parametrize("module", [batching, buffers, chaining, moments, plant_model], ids=lambda m: m.__name__)
 def test_examples_in_docstrings(module: ModuleType) -> None:
     result = doctest.testmod(module)
     assert result.attempted and not result.failed

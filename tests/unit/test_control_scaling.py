@@ -17,9 +17,8 @@ from headrace.control.policy import ControlledJob, ControlPolicy
 from headrace.control.scaling import Wish, rebalance, resolve, scale_reactively
 from headrace.control.topology import ControlledStep, StepEdge, Topology
 from headrace.model.queueing import kingman
-from headrace.testing.loads import Load, stairs, steady
 from headrace.testing.plant import Plant
-from headrace.testing.plant_model import PlantModel, StepModel
+from headrace.testing.plant_model import Load, PlantModel, StepModel, stairs, steady
 
 
 def station(

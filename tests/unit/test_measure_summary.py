@@ -20,9 +20,8 @@ from headrace.measure.moments import Moments, merge
 from headrace.measure.recent import EdgeParts, Recent
 from headrace.measure.report import ChannelId, Report, SubtaskId
 from headrace.measure.summary import summarise
-from headrace.testing.loads import steady
 from headrace.testing.plant import Plant
-from headrace.testing.plant_model import PlantModel, StepModel
+from headrace.testing.plant_model import PlantModel, StepModel, steady
 
 VALUES = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=60)
 

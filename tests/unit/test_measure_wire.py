@@ -22,9 +22,8 @@ from headrace.measure.moments import Moments
 from headrace.measure.report import ChannelId, ChannelReport, Report, SubtaskId, SubtaskReport
 from headrace.measure.sketches import Latencies, merged
 from headrace.measure.trace import Observation, read, read_lines, write
-from headrace.testing.loads import steady
 from headrace.testing.plant import Plant
-from headrace.testing.plant_model import PlantModel, StepModel
+from headrace.testing.plant_model import PlantModel, StepModel, steady
 
 MS = st.floats(-1e6, 1e9, allow_nan=False)
 COUNT = st.integers(0, 2**40)
