@@ -37,7 +37,7 @@ class RunOptions(RunSettings, total=False):
     observe_only: bool
     """The controller decides and journals, but does not act."""
     trace: str | Path | None
-    """A file for what the controller saw: ``headrace explain --trace`` predicts from it and makes the decisions again."""
+    """A file for what the controller saw: ``headrace explain --trace`` predicts from it and decides by it again."""
     log_level: str
     """What Spark itself logs."""
     collecting: bool

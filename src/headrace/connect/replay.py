@@ -42,8 +42,8 @@ def replay(
     """A source of stored records: a JSON lines, CSV, text or Parquet file, a directory of them, or a glob.
 
     ``format`` is ``"jsonl"``, ``"csv"``, ``"lines"`` or ``"parquet"``; without it the suffix tells. The first line of a
-    CSV file names its columns; with ``header=False`` it is a record, and ``schema`` names all columns in order. Files are dealt round-robin, in sorted order, to at most as many
-    partitions as there are files.
+    CSV file names its columns; with ``header=False`` it is a record, and ``schema`` names all columns in
+    order. Files are dealt round-robin, in sorted order, to at most as many partitions as there are files.
 
     ``rate`` paces all partitions together (``"5000/s"``, steps, or a function, as for `generate`).
     ``speed`` replays by the column ``time``: 1.0 as recorded, 10.0 ten times as fast. That column is a

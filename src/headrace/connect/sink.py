@@ -2,7 +2,7 @@
 
 ``as_produced`` writes at once: lowest latency, and every row carries a deterministic identity, so
 an idempotent target sees each result once. ``on_commit`` stages rows in the worker and publishes
-them from the driver after Spark committed the epoch: visible exactly once.
+them from the driver after Spark has committed the epoch: visible exactly once.
 """
 
 from __future__ import annotations

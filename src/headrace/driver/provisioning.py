@@ -1,4 +1,4 @@
-"""A cluster's executors at work: asked for and let go as the controller's wishes need, and counted.
+"""Requests and releases executors to match what the controller wants, and counts them.
 
 ``control.executors`` decides. A change waits until the executors are there, then for the border between two
 epochs, where the supervisor stops the query, calls ``laid_out`` and starts it again with another layout.

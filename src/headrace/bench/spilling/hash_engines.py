@@ -170,7 +170,10 @@ def _line(outcome: EngineOutcome) -> str:
 
 
 def absorb_rates(progress: Callable[[str], None], keys: int, seconds: float) -> dict[str, int]:
-    """Records per second that one subtask absorbs into a table of count and sum that has room for all, on Zipf 1.1, keys by number and by text of three words."""
+    """Records per second that one subtask absorbs into a table of count and sum that has room for all keys.
+
+    Keys are Zipf 1.1, by number and by text of three words.
+    """
     numbers = zipf_keys(_RECORDS_PER_KEY * keys, keys, _ABSORB_SKEW, seed=4)
     rates = {}
     for name, column in (("int64", pa.array(numbers)), ("text", trigrams(keys).take(pa.array(numbers)))):

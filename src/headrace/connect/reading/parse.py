@@ -1,7 +1,7 @@
 """Blocks of lines turned into records: pyarrow reads whole blocks, ``salvage`` those it refuses.
 
 One line is one record; a newline inside a quoted CSV value is malformed input. pyarrow decides which
-lines are records in both ways, so a record's fate does not depend on its neighbours.
+lines are records on both paths, so a record's fate does not depend on its neighbours.
 """
 
 from __future__ import annotations

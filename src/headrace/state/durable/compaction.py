@@ -1,8 +1,8 @@
 """Keeping chains short and storage clean, in the background.
 
-A slice whose changes have become many or large (ChronoStream, section 6a) is rewritten as one full block by a thread of the driver. The new block
-replaces the chain in the next manifest, if the chain it was made from is still the slice's prefix.
-Nothing that the last two picked versions need is ever removed.
+A slice whose changes have become many or large (ChronoStream, section 6a) is rewritten as one full block by a
+thread of the driver. The new block replaces the chain in the next manifest, if the chain it was made from is still
+the slice's prefix. Nothing that the last two picked versions need is ever removed.
 """
 
 from __future__ import annotations

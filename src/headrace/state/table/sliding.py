@@ -2,7 +2,7 @@
 
 The line of panes is split into blocks as long as a window. Every window is the end of one block and the
 beginning of the next: a suffix and a prefix (van Herk 1992, Gil and Werman 1993). Prefixes grow by a pane at a
-time, suffixes are made once per block. Where blocks lie does not depend on when one begins to look,
+time, suffixes are made once per block. Where blocks lie does not depend on where reading starts,
 so neither do the answers, to the last bit of a sum.
 """
 
