@@ -18,12 +18,12 @@ from headrace.actuate.controller import Controller, orders_of, wanted_subtasks
 from headrace.actuate.ledger import Ledger
 from headrace.actuate.ranks import Ranks
 from headrace.config import Settings
-from headrace.control.loop import replay
+from headrace.control.loop import decide_again
 from headrace.control.policy import SettingsChange
 from headrace.control.remembered import State
 from headrace.driver.planning import plan_job
 from headrace.errors import ConfigError, GraphError
-from headrace.graph.slots import fitted
+from headrace.graph.slots import fitted_layout
 from headrace.measure.report import ChannelId, Report, SubtaskId
 from headrace.measure.trace import read_lines
 from headrace.runtime.messages import Ordered, encode, read_as_worker
@@ -176,7 +176,7 @@ def test_a_bottleneck_gets_more_subtasks_and_the_trace_replays(tmp_path: Path) -
     assert kept.cycles >= 10 and kept.met_share == 1.0
     again = [
         d.sentence()
-        for cycle in replay(controlled, read_lines(trace.getvalue().splitlines(keepends=True)))
+        for cycle in decide_again(controlled, read_lines(trace.getvalue().splitlines(keepends=True)))
         for d in cycle.decisions
     ]
     assert again == [text for text in said if text in again] and len(again) > 1
@@ -199,7 +199,7 @@ def test_observing_only_sends_no_new_orders(tmp_path: Path) -> None:
 
 def test_orders_name_only_subtasks_that_are_there_while_wishes_go_further(tmp_path: Path) -> None:
     plan = plan_of(tmp_path)
-    small = replace(plan, layout=fitted(plan.layout, {1: 2, 2: 2}, 5))
+    small = replace(plan, layout=fitted_layout(plan.layout, {1: 2, 2: 2}, 5))
     assert [stage.subtasks for stage in small.layout.stages] == [2, 2, 1]
     maximum = {step.name: step.maximum for step in topology_of(small).steps}
     assert (maximum["work"], maximum["more"], maximum["count"]) == (4, 4, 3)

@@ -15,7 +15,7 @@ from headrace.control import batching, chaining
 from headrace.control import buffersizes as buffers
 from headrace.control.constraints import PathConstraint, paths_between
 from headrace.control.decisions import Decision, Expectation, compare
-from headrace.control.loop import decide, replay
+from headrace.control.loop import decide, decide_again
 from headrace.control.policy import ControlledJob, ControlPolicy, ControlSettings, Overrides, SettingsChange
 from headrace.control.remembered import State
 from headrace.control.topology import ControlledStep
@@ -38,7 +38,7 @@ def test_a_recorded_trace_replays_to_the_same_decisions() -> None:
     model = PlantModel({"src": STAIRS}, STEPS, faults=Faults(0.1, 0.1))
     runs = [drive(job, Plant(ELASTIC, model, seed=11), 48) for _ in range(2)]
     assert runs[0].seen == runs[1].seen and runs[0].decisions == runs[1].decisions
-    again = list(replay(job, runs[0].seen))
+    again = list(decide_again(job, runs[0].seen))
     assert [cycle.decisions for cycle in again] == runs[0].decisions
     assert [o for cycle in again for o in cycle.outcomes] == runs[0].outcomes
     assert {d.action for cycle in runs[0].decisions for d in cycle} >= {"batch", "scale", "hold"}
@@ -48,7 +48,7 @@ def test_the_order_in_which_reports_come_in_does_not_matter() -> None:
     job = job_of(ELASTIC, 40.0)
     seen = drive(job, Plant(ELASTIC, PlantModel({"src": STAIRS}, STEPS), seed=11), 30).seen
     turned = [replace(s, reports=tuple(reversed(s.reports))) for s in seen]
-    assert [c.decisions for c in replay(job, seen)] == [c.decisions for c in replay(job, turned)]
+    assert [c.decisions for c in decide_again(job, seen)] == [c.decisions for c in decide_again(job, turned)]
 
 
 def test_a_decision_is_a_sentence() -> None:

@@ -18,7 +18,7 @@ from msgspec import structs
 import headrace as hr
 from headrace.config import Settings
 from headrace.driver.planning import plan_job
-from headrace.graph.slots import elastic_legs, fitted, min_slots, roomy, slots_of
+from headrace.graph.slots import elastic_legs, fitted_layout, min_slots, roomy, slots_of
 from headrace.graph.stages import Layout
 from headrace.runtime.messages import Ordered
 from headrace.runtime.orders import NO_ORDERS
@@ -56,7 +56,7 @@ def test_slots_are_counted_hop_by_hop() -> None:
 @given(work=st.integers(1, 4), count=st.integers(1, 3), slots=st.integers(5, 16))
 def test_slots_go_to_those_who_want_them_and_then_to_all(work: int, count: int, slots: int) -> None:
     wanted = {1: work, 3: count}
-    fit = fitted(layout(), wanted, slots)
+    fit = fitted_layout(layout(), wanted, slots)
     held = {leg.index: leg.subtasks for leg in elastic_legs(fit)}
     assert fit.slots == slots_of(layout(), held) <= slots
     assert all(leg.minimum <= leg.active <= leg.subtasks <= leg.maximum for leg in elastic_legs(fit))
@@ -78,7 +78,7 @@ def test_a_job_goes_on_with_other_subtasks(seed: int, tmp_path: Path) -> None:
         for act in range(6):
             source.curtain.acts = act + 1
             wanted = {1: dice.randint(1, 4), 3: dice.randint(1, 3)}
-            laid_out = fitted(maximum, wanted, dice.randint(5, 13))
+            laid_out = fitted_layout(maximum, wanted, dice.randint(5, 13))
             sizes.add(laid_out.slots)
             run.plan = run.coordinator.plan = replace(run.plan, run=uuid.UUID(int=act).hex, layout=laid_out)
             run.coordinator.orders = structs.replace(

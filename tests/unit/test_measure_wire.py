@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.unit.measured import moments_of, of_subtask, of_worker
 from tests.unit.plants import drive, job_of, line
 
-from headrace.control.loop import replay
+from headrace.control.loop import decide_again
 from headrace.control.topology import ControlledStep
 from headrace.errors import DataError
 from headrace.measure.flows import Flow, figures_of
@@ -117,7 +117,7 @@ def test_decisions_replay_from_a_trace_on_disk(tmp_path: Path) -> None:
         for seen in run.seen:
             write(file, seen)
     assert any(run.decisions)
-    assert [cycle.decisions for cycle in replay(job, read(path))] == run.decisions
+    assert [cycle.decisions for cycle in decide_again(job, read(path))] == run.decisions
 
 
 def test_a_trace_that_a_crash_cut_off_ends_before_and_a_broken_line_is_named() -> None:

@@ -9,7 +9,7 @@ from tests.unit.measured import moments_of, of_subtask, of_worker
 from headrace.measure.report import Report, SubtaskId
 from headrace.model.buffers import Buffering, paced_flushes
 from headrace.model.costs import PER_RECORD, SHUFFLED, Costs, StepCost
-from headrace.model.fitting import fitted
+from headrace.model.fitting import fitted_costs
 from headrace.model.laws import total_of
 from headrace.model.queueing import Seconds
 from headrace.model.stagephases import Transfer
@@ -26,25 +26,25 @@ def reports(sizes: list[int], batch_ms: float, record_ms: float) -> list[Report]
 
 
 def test_a_run_shows_what_a_batch_and_a_record_cost() -> None:
-    found = fitted(reports([2, 5, 9, 40], 0.5, 0.02), ["read"]).steps["count"]
+    found = fitted_costs(reports([2, 5, 9, 40], 0.5, 0.02), ["read"]).steps["count"]
     assert (found.batch_s, found.record_s) == (pytest.approx(0.0005), pytest.approx(20e-6))
     assert found.records_per_input == 0.25 and found.batch_var_s2 == pytest.approx(0.01e-6)
 
 
 def test_one_stall_does_not_move_the_line() -> None:
     seen = [*reports([2, 5, 9, 14, 20, 40], 0.5, 0.02), *reports([12], 300.0, 0.02)]
-    found = fitted(seen, ["read"]).steps["count"]
+    found = fitted_costs(seen, ["read"]).steps["count"]
     assert found.record_s == pytest.approx(20e-6, rel=0.1) and found.batch_s == pytest.approx(0.0005, rel=0.1)
 
 
 def test_batches_of_one_size_cost_what_a_batch_does_by_default() -> None:
-    found = fitted(reports([10, 10, 10], 0.5, 0.02), ["read"]).steps["count"]
+    found = fitted_costs(reports([10, 10, 10], 0.5, 0.02), ["read"]).steps["count"]
     assert found.batch_s == pytest.approx(PER_RECORD.batch_s) and found.record_s == pytest.approx(40e-6)
 
 
 def test_what_no_report_shows_stays() -> None:
     before = Costs({"late": StepCost(1.0, 2.0)})
-    found = fitted(reports([1, 2], 0.5, 0.1), ["read"], before)
+    found = fitted_costs(reports([1, 2], 0.5, 0.1), ["read"], before)
     assert found.steps["late"] == before.steps["late"] and found.transfer == SHUFFLED
 
 

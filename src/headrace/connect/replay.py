@@ -19,13 +19,13 @@ from headrace.connect.reading.formats import (
     known_format,
     list_files,
 )
-from headrace.connect.reading.inference import as_schema, empty_batch
+from headrace.connect.reading.inference import as_schema
 from headrace.connect.reading.lineblocks import BLOCK_BYTES, PACED_BLOCK_BYTES
 from headrace.connect.reading.pieces import Cursor, Position
 from headrace.connect.reading.times import column_us
 from headrace.connect.source import Offset, Poll
 from headrace.errors import ConfigError, SchemaError, StateError
-from headrace.schemas import SchemaLike
+from headrace.schemas import SchemaLike, empty_batch
 
 
 def replay(

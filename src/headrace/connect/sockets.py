@@ -13,11 +13,11 @@ import pyarrow as pa
 from headrace.connect.reading.bytelog import SegmentLog
 from headrace.connect.reading.cursors import TextCursor, parser_of
 from headrace.connect.reading.formats import Format
-from headrace.connect.reading.inference import as_schema, empty_batch
+from headrace.connect.reading.inference import as_schema
 from headrace.connect.reading.parse import LINES_SCHEMA
 from headrace.connect.source import Offset, Poll
 from headrace.errors import ConfigError, SchemaError
-from headrace.schemas import SchemaLike
+from headrace.schemas import SchemaLike, empty_batch
 
 _RECEIVE_BYTES = 256 * 2**10
 # One poll takes at most this much from the network, so that a flood cannot keep it from returning.

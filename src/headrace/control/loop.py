@@ -52,7 +52,7 @@ def decide(job: ControlledJob, state: State, seen: Observation) -> Cycle:
     return Cycle(after, decisions, outcomes, view.standings)
 
 
-def replay(job: ControlledJob, trace: Iterable[Observation]) -> Iterator[Cycle]:
+def decide_again(job: ControlledJob, trace: Iterable[Observation]) -> Iterator[Cycle]:
     """The decisions that a recorded trace leads to."""
     state = State.of(job)
     for seen in trace:

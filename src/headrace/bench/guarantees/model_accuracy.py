@@ -27,7 +27,7 @@ from headrace.forecast.pathmodel import plant_of
 from headrace.forecast.prediction import predicted
 from headrace.measure.report import Report
 from headrace.model.costs import Costs, StepCost
-from headrace.model.fitting import fitted
+from headrace.model.fitting import fitted_costs
 from headrace.runtime.plan import JobPlan
 
 Values = npt.NDArray[np.float64]
@@ -135,7 +135,7 @@ def calmest(seconds: tuple[Values, ...], held_s: Sequence[float]) -> tuple[Value
 
 def calibrated(uneven: MeasuredLatency, even: MeasuredLatency) -> Costs:
     """Costs of steps and channels from both runs' reports, and what the second's quantiles leave unexplained."""
-    costs = fitted((*uneven.reports, *even.reports), ["items"])
+    costs = fitted_costs((*uneven.reports, *even.reports), ["items"])
     measured_s = even.quantile_s(0.5), even.quantile_s(0.99)
     return matched(costs, lambda tried: predict_s(even.plan, tried, CALIBRATION), measured_s)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.actuate.controljob import control_job
-from headrace.control.loop import replay
+from headrace.control.loop import decide_again
 from headrace.errors import ConfigError
 from headrace.forecast.calibrate import calibrated
 from headrace.forecast.epochs import first_length, is_automatic
@@ -14,7 +14,7 @@ from headrace.forecast.prediction import Forecast, forecast
 from headrace.graph.nodes import SourceNode
 from headrace.measure.trace import read
 from headrace.model.costs import Costs
-from headrace.model.fitting import fitted
+from headrace.model.fitting import fitted_costs
 from headrace.model.sizing import Sizing
 from headrace.runtime.plan import JobPlan
 from headrace.units import in_words, rate_per_s
@@ -28,12 +28,14 @@ def known_costs(plan: JobPlan, *, calibrate: bool, trace: Path | None) -> Costs:
     if not trace.exists():
         raise ConfigError(f"there is no trace {trace}; a run writes one with trace=")
     reports = [report for seen in read(trace) for report in seen.reports]
-    return fitted(reports, [node.name for node in plan.graph.nodes if isinstance(node, SourceNode)], costs)
+    return fitted_costs(reports, [node.name for node in plan.graph.nodes if isinstance(node, SourceNode)], costs)
 
 
 def replayed(plan: JobPlan, trace: Path) -> list[str]:
     """What the controller decides when it sees an earlier run again, by the bounds and settings of now."""
-    return [decision.sentence() for cycle in replay(control_job(plan), read(trace)) for decision in cycle.decisions]
+    return [
+        decision.sentence() for cycle in decide_again(control_job(plan), read(trace)) for decision in cycle.decisions
+    ]
 
 
 def predictions(plan: JobPlan, costs: Costs, rate: str | None) -> dict[str, Any]:

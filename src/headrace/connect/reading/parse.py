@@ -14,10 +14,10 @@ import pyarrow.csv as arrow_csv
 import pyarrow.json as arrow_json
 
 from headrace.connect.reading import salvage
-from headrace.connect.reading.inference import empty_batch
 from headrace.connect.reading.lineblocks import MAX_LINE_BYTES, Block
 from headrace.connect.source import BadRecord
 from headrace.errors import SchemaError
+from headrace.schemas import empty_batch
 
 LINES_SCHEMA = pa.schema([("line", pa.string())])
 
