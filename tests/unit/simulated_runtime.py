@@ -13,8 +13,8 @@ from headrace.model.stagephases import StagePhases
 
 Numbers = npt.NDArray[np.float64]
 Items = npt.NDArray[np.int64]
-Cut = tuple[float, Items]
-"""When a buffer was cut, or a row arrived, and the items in it."""
+Flush = tuple[float, Items]
+"""When a buffer was flushed, or a row arrived, and the items in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +32,13 @@ def _gamma(rng: np.random.Generator, mean: float, var: float, size: int) -> Numb
 
 
 class Subtask:
-    """One actor: takes a row when it is free, and between rows cuts what has waited long enough."""
+    """One actor: takes a row when it is free, and between rows flushes what has waited long enough."""
 
     def __init__(self, stage: StagePhases, buffering: Buffering, rng: np.random.Generator) -> None:
         self.stage, self.buffering, self.rng = stage, buffering, rng
         self.free_s, self.opened_s = 0.0, -1.0
         self.pending: list[Items] = []
-        self.flushes: list[Cut] = []
+        self.flushes: list[Flush] = []
 
     def work(self, start_s: float, items: Items) -> Numbers:
         """Work on a row; when each of its items is finished."""
@@ -52,21 +52,21 @@ class Subtask:
     def take(self, arrived_s: float, items: Items, next_bytes: float) -> Numbers:
         start_s = max(self.free_s, arrived_s)
         if self.pending and self.opened_s + self.buffering.deadline_s <= start_s:
-            self._cut(max(self.free_s, self.opened_s + self.buffering.deadline_s))
+            self._flush(max(self.free_s, self.opened_s + self.buffering.deadline_s))
         finished_s = self.work(start_s, items)
         if not self.pending:
             self.opened_s = self.free_s
         self.pending.append(items)
         full = sum(map(len, self.pending)) * next_bytes >= self.buffering.max_bytes
         if full or self.free_s >= self.opened_s + self.buffering.deadline_s:
-            self._cut(self.free_s)
+            self._flush(self.free_s)
         return finished_s
 
     def end(self) -> None:
         if self.pending:
-            self._cut(max(self.free_s, self.opened_s + self.buffering.deadline_s))
+            self._flush(max(self.free_s, self.opened_s + self.buffering.deadline_s))
 
-    def _cut(self, at_s: float) -> None:
+    def _flush(self, at_s: float) -> None:
         self.flushes.append((at_s, np.concatenate(self.pending)))
         self.pending = []
 
@@ -80,7 +80,7 @@ def run(
     due_s = np.cumsum(rng.exponential(1 / rate_per_s, int(rate_per_s * seconds)))
     done_s = np.zeros(len(due_s))
     home = rng.integers(subtasks[0], size=len(due_s))
-    flushes: list[list[Cut]] = []
+    flushes: list[list[Flush]] = []
     for index in range(subtasks[0]):
         source = Subtask(stages[0], buffering, rng)
         _read(source, np.flatnonzero(home == index), due_s, done_s, gap_s, epoch_s)
@@ -100,7 +100,7 @@ def run(
 
 
 def _read(source: Subtask, mine: Items, due_s: Numbers, done_s: Numbers, gap_s: float, epoch_s: float) -> None:
-    """Poll when the oldest due item has waited for the deadline, but never within a gap; cut at once."""
+    """Poll when the oldest due item has waited for the deadline, but never within a gap; flush at once."""
     at, times_s = 0, due_s[mine]
     while at < len(mine):
         poll_s = max(times_s[at] + source.buffering.deadline_s, source.free_s)
@@ -113,9 +113,11 @@ def _read(source: Subtask, mine: Items, due_s: Numbers, done_s: Numbers, gap_s: 
         at = until
 
 
-def _shuffle(flushes: list[list[Cut]], stage: StagePhases, receivers: int, rng: np.random.Generator) -> list[list[Cut]]:
+def _shuffle(
+    flushes: list[list[Flush]], stage: StagePhases, receivers: int, rng: np.random.Generator
+) -> list[list[Flush]]:
     """Each sender's buffers, split by key and in order per channel; then merged by arrival."""
-    rows: list[list[Cut]] = [[] for _ in range(receivers)]
+    rows: list[list[Flush]] = [[] for _ in range(receivers)]
     for sent in flushes:
         last_s = np.zeros(receivers)
         for at_s, items in sent:

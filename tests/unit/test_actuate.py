@@ -111,7 +111,7 @@ def test_orders_name_the_lowest_deadline_of_a_senders_channels(tmp_path: Path) -
     assert read_as_worker(encode(ordered)) == ordered
 
 
-def test_buffers_that_are_cut_by_size_begin_large(tmp_path: Path) -> None:
+def test_buffers_that_are_flushed_by_size_begin_large(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, flush_by="size")
     given: list[Orders] = []
     Controller(plan, control_job(plan), given.append, lambda what, text: None).start()

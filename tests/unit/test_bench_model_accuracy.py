@@ -79,13 +79,13 @@ def test_a_service_takes_its_time_per_record() -> None:
 
 
 def test_predictions_follow_the_settings() -> None:
-    by_cut = [
+    by_flush = [
         predict_s(plan_of(s), COSTS, s) for s in (AccuracySetting(2000, 10, 2, 50), AccuracySetting(2000, 40, 2, 50))
     ]
-    assert by_cut[1][0] - by_cut[0][0] == pytest.approx(0.030 / 2, abs=0.003)
-    assert 0.022 < by_cut[1][1] - by_cut[0][1] < 0.030, "the tail of the way blurs the shorter deadline more"
+    assert by_flush[1][0] - by_flush[0][0] == pytest.approx(0.030 / 2, abs=0.003)
+    assert 0.022 < by_flush[1][1] - by_flush[0][1] < 0.030, "the tail of the way blurs the shorter deadline more"
     slow = AccuracySetting(2000, 40, 2, 400)
-    assert predict_s(plan_of(slow), COSTS, slow)[0] > by_cut[1][0] + 0.004
+    assert predict_s(plan_of(slow), COSTS, slow)[0] > by_flush[1][0] + 0.004
     overloaded = AccuracySetting(2000, 10, 1, 1000)
     with pytest.raises(UnstableError):
         predict_s(plan_of(overloaded), COSTS, overloaded)

@@ -48,8 +48,8 @@ def test_slots_are_counted_hop_by_hop() -> None:
     assert (work.index, work.last, count.index) == (1, 2, 3)
     assert layout().slots == 2 + 2 * 4 + 3 and min_slots(layout()) == 2 + 2 * 1 + 1
     assert slots_of(layout(), {1: 3, 3: 2}) == 2 + 2 * 3 + 2
-    assert roomy(layout(), {1: 1, 3: 2}) == {1: 1, 3: 3}, "what is at its least might want fewer"
-    assert roomy(layout(), {1: 4, 3: 3}) == {1: 4, 3: 3}, "no room above the most"
+    assert roomy(layout(), {1: 1, 3: 2}) == {1: 1, 3: 3}, "what is at its minimum might want fewer"
+    assert roomy(layout(), {1: 4, 3: 3}) == {1: 4, 3: 3}, "no room above the maximum"
 
 
 @settings(max_examples=60, deadline=None)

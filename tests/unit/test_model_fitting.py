@@ -49,23 +49,23 @@ def test_what_no_report_shows_stays() -> None:
 
 
 def paced_reading(every_s: float, deadline_s: float) -> tuple[Seconds, Seconds]:
-    """Waits of records, and times of cuts, when all that is due is read once its oldest has waited that long."""
+    """Waits of records, and times of flushes, when all that is due is read once its oldest has waited that long."""
     due_s = np.arange(4000) * every_s
-    waits_s, cuts_s, at = [], [], 0
+    waits_s, flushes_s, at = [], [], 0
     while due_s[at] + deadline_s < due_s[-1]:
-        cuts_s.append(due_s[at] + deadline_s)
-        end = int(np.searchsorted(due_s, cuts_s[-1] + 1e-9, side="right"))
-        waits_s.append(cuts_s[-1] - due_s[at:end])
+        flushes_s.append(due_s[at] + deadline_s)
+        end = int(np.searchsorted(due_s, flushes_s[-1] + 1e-9, side="right"))
+        waits_s.append(flushes_s[-1] - due_s[at:end])
         at = end
-    return np.concatenate(waits_s), np.array(cuts_s)
+    return np.concatenate(waits_s), np.array(flushes_s)
 
 
 @pytest.mark.parametrize("every_s", [0.0005, 0.003, 0.013])
 def test_a_paced_source_is_read_once_per_deadline(every_s: float) -> None:
     """As ``runtime.subtask`` does."""
     flushes = paced_flushes(every_s, 0.0, Buffering(0.040))
-    waits_s, cuts_s = paced_reading(every_s, 0.040)
-    assert np.diff(cuts_s) == pytest.approx(flushes.cycle_s) and flushes.cycle_cv2 == 0
+    waits_s, flushes_s = paced_reading(every_s, 0.040)
+    assert np.diff(flushes_s) == pytest.approx(flushes.cycle_s) and flushes.cycle_cv2 == 0
     assert flushes.gathered.mean_s == pytest.approx(waits_s.mean(), abs=every_s / 2)
     shares = np.array([np.mean(waits_s <= time_s) for time_s in (0.010, 0.020, 0.030)])
     assert flushes.gathered.below(np.array([0.010, 0.020, 0.030])) == pytest.approx(shares, abs=every_s / 0.040)

@@ -18,6 +18,7 @@ from soaking import MORE
 
 import headrace as hr
 from headrace.runtime.batch import Batch
+from headrace.runtime.messages import ToDriver, ToWorker
 from headrace.runtime.orders import NO_ORDERS, Orders
 from headrace.runtime.plan import Ticket
 from headrace.runtime.subtask import Subtask
@@ -185,10 +186,10 @@ def test_records_are_spread_evenly_over_the_active_receivers(tmp_path: Path) -> 
 class Deaf:
     """A control channel on which nothing is said."""
 
-    def tell(self, kind: str, body: dict[str, Any]) -> None:
+    def tell(self, message: ToDriver) -> None:
         """Nobody listens."""
 
-    def poll(self) -> list[dict[str, Any]]:
+    def poll(self) -> list[ToWorker]:
         return []
 
     def offset_us(self) -> int:
