@@ -55,7 +55,7 @@ class FencedError(StateError):
 
 
 class ProtocolError(StateError):
-    """A rule of the epoch protocol was broken (gap, audit mismatch, lost worker)."""
+    """A rule of the epoch protocol was broken (missing frames, audit mismatch, lost worker)."""
 
 
 class ChannelError(HeadraceError, ConnectionError):
