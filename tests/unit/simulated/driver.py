@@ -4,13 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from simulated.disk import Dead, PlainLog, Reach
-from simulated.job import Shape
-from simulated.lanes import Lane
-from simulated.query import Query
-from simulated.stores import compact_blocks
-from simulated.subtask import Process, Subtask
-
 from headrace.driver.events import (
     Compact,
     EndBatch,
@@ -30,6 +23,11 @@ from headrace.driver.machine import Machine
 from headrace.errors import HeadraceError
 from headrace.runtime.messages import ToDriver, ToWorker
 from headrace.state.durable.versionlog import Opened, VersionLog
+from simulated.disk import Dead, PlainLog, Reach
+from simulated.lanes import Lane
+from simulated.query import Query
+from simulated.stores import compact_blocks
+from simulated.subtask import Process, Subtask
 
 if TYPE_CHECKING:
     from simulated.world import World
