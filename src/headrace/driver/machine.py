@@ -421,7 +421,9 @@ class Machine:
     def _advance(self, now_s: float) -> list[Instruction]:
         if self._seconds is not None and self._began_s is not None and now_s - self._began_s >= self._seconds:
             self.stopping = True
-        out = [*self.log.due(now_s), *self.publications.due(now_s)]
+        out = self.log.due(now_s)
+        if self.phase != "opening":  # until then sinks are another driver's
+            out += self.publications.due(now_s)
         if self.cut is not None and not self.cut.logging:
             out += self._advance_cut(self.cut, now_s)
         match self.phase:

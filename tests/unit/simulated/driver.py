@@ -4,14 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from simulated.disk import Dead, PlainLog, Reach
+from simulated.job import Shape
+from simulated.lanes import Lane, Violation
+from simulated.query import Query
+from simulated.stores import compact_blocks
+from simulated.subtask import Process
+
 from headrace.driver.events import (
+    Collect,
     Compact,
+    Discard,
     EndBatch,
     Event,
     Finish,
     Heard,
     Instruction,
     LaidOut,
+    Publish,
     QueryEnded,
     Rewritten,
     Send,
@@ -20,17 +30,16 @@ from headrace.driver.events import (
 )
 from headrace.driver.hands import Deeds, pool_of
 from headrace.driver.machine import Machine
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, ProtocolError
 from headrace.runtime.messages import ToDriver, ToWorker
 from headrace.state.durable.versionlog import Opened, VersionLog
-from simulated.disk import Dead, PlainLog, Reach
-from simulated.lanes import Lane
-from simulated.query import Query
-from simulated.stores import compact_blocks
-from simulated.subtask import Process, Subtask
 
 if TYPE_CHECKING:
     from simulated.world import World
+
+
+_ANEW = "began anew"
+"""What a HELLO that comes twice looks like; all else that is against the protocol must not be."""
 
 
 class ToyDeeds(Deeds):
@@ -67,16 +76,20 @@ class Driver:
         """As the driver's loop does."""
         if not self.dead:
             self.world.say("%s hears %s", self, event)
-            self._do(self.machine.on(event, self.world.now))
+            instructions = self.machine.on(event, self.world.now)
+            failure = self.machine._failure
+            if failure is not None and isinstance(failure.error, ProtocolError) and _ANEW not in str(failure.error):
+                raise Violation(f"audit: {failure.error}")
+            self._do(instructions)
 
-    def hear(self, subtask: Subtask, message: ToDriver) -> None:
+    def hear(self, process: Process, message: ToDriver) -> None:
         """A message, which may be lost, or come again."""
         world = self.world
         if world.fails(world.faults.lose):
             return
         if world.fails(world.faults.repeat):
-            subtask.up.push(self.hear, subtask, message)
-        self.tell(Heard(subtask.name, message))
+            process.up.push(self.hear, process, message)
+        self.tell(Heard(process.name, message))
 
     def _do(self, instructions: list[Instruction]) -> None:
         for instruction in instructions:
@@ -90,8 +103,8 @@ class Driver:
         match instruction:
             case Send(to, message):
                 subtask = self.query.by_name.get(to) if self.query is not None else None
-                if subtask is not None and not subtask.dead:
-                    subtask.down.push(self._deliver, subtask, message)
+                if subtask is not None:
+                    subtask.process.down.push(self._deliver, self.query, subtask.process, message)
             case StartQuery(query):
                 self._lay_out()
                 self.query = Query(self, query)
@@ -106,12 +119,13 @@ class Driver:
                 self.world.say("%s ends: %s", self, instruction)
                 self.world.finished(self, instruction)
 
-    def _deliver(self, subtask: Subtask, message: ToWorker) -> None:
+    def _deliver(self, query: Query, process: Process, message: ToWorker) -> None:
         world = self.world
         if world.fails(world.faults.lose):
             return
         if world.fails(world.faults.repeat):
-            subtask.down.push(self._deliver, subtask, message)
+            process.down.push(self._deliver, query, process, message)
+        subtask = query.by_name[process.name]
         world.say("%s hears %s", subtask.place, message)
         subtask.receive(message)
 
@@ -125,6 +139,8 @@ class Driver:
     def _perform(self, lane: Lane, instruction: Instruction) -> None:
         """Whatever else happens while this one waits for the disk happens in between."""
         self.world.say("%s performs %s", self, instruction)
+        if isinstance(instruction, (Publish, Discard, Compact, Collect)) and not self.machine.generation:
+            raise Violation(f"rule 19: {type(instruction).__name__} before the log was opened")
         lane.busy = True
         try:
             event = self.deeds.perform(instruction)
@@ -142,7 +158,7 @@ class Driver:
         for lane in (*self.lanes.values(), self.spark):
             lane.again()
         for subtask in self.query.all if self.query is not None else ():
-            subtask.up.again()
+            subtask.process.up.again()
 
     def die(self) -> None:
         """Gone with all it knew. Its workers may go on for a while."""

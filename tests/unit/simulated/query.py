@@ -22,15 +22,19 @@ class Query:
         self.running, self.ending = True, False
         self.processes: list[list[Process]] = []
         for stage, n in enumerate(driver.shape.subtasks):
-            old = driver.idle.pop(stage, [])
-            names = [self.world.new_name() for _ in range(n)]
-            self.processes.append([Process(name) for name in names])
-            for process, before in zip(self.processes[stage], old):
-                process.kept = before.kept
-        driver.idle.clear()
+            idle = driver.idle.setdefault(stage, [])
+            self.world.dice.shuffle(idle)
+            self.processes.append([self._process(idle) for _ in range(n)])
         self.by_name: dict[bytes, Subtask] = {}
         self.subtasks: list[list[Subtask]] = []
         self.begin_batch()
+
+    def _process(self, idle: list[Process]) -> Process:
+        """Python processes are used again; their channel is a new one."""
+        process = Process(self.world, self.driver)
+        if idle and self.world.random() < 0.8:
+            process.kept = idle.pop().kept
+        return process
 
     def begin_batch(self) -> None:
         """Spark gives tasks to processes as it likes."""
@@ -76,9 +80,11 @@ class Query:
     def stop(self, *, keep: bool = False) -> None:
         """All subtasks end; idle processes may be used by the next query."""
         self.running = False
-        if keep:
-            for stage, subtasks in enumerate(self.subtasks):
-                self.driver.idle[stage] = [one.process for one in subtasks if one.state == "done"]
+        for stage, processes in enumerate(self.processes):
+            for process in processes:
+                process.dead = True
+            if keep:
+                self.driver.idle[stage] += [process for process in processes if process.kept is not None]
         for subtask in self.all:
             if subtask.state != "done":
                 subtask.state = "dead"

@@ -43,7 +43,9 @@ from simulated.lanes import Lane, Violation
 from simulated.stores import Swapped, ToyStore, read_contents, write_blocks
 
 if TYPE_CHECKING:
+    from simulated.driver import Driver
     from simulated.query import Query
+    from simulated.world import World
 
 EDGE = 0
 ROW_BYTES = AHEAD_BYTES // 4
@@ -53,6 +55,7 @@ Frame = tuple[str, Any]
 Row = tuple[Frame, ...]
 """What is sent at once: buffers, then how far time has come, then the mark of a cut."""
 Kept = tuple[Token | None, int | None, int, ToyStore]
+"""The version, and which group of how many."""
 
 
 class _NoShelf:
@@ -68,10 +71,17 @@ class _NoShelf:
 
 
 class Process:
-    """A worker process: what survives between batches is its memory, one stage's slices of one version."""
+    """A worker process with its control channel: what survives between batches is its memory, and what it was told.
 
-    def __init__(self, name: bytes) -> None:
-        self.name, self.kept = name, dict[int, Kept]()
+    ``kept`` are one stage's slices of one version; ``early`` is what came while nobody listened.
+    """
+
+    def __init__(self, world: World, driver: Driver) -> None:
+        self.name = world.new_name()
+        self.frozen = self.dead = False
+        self.up, self.down = Lane(world, driver), Lane(world, self)
+        self.kept: Kept | None = None
+        self.early: list[ToWorker] = []
 
 
 class Subtask:
@@ -83,14 +93,12 @@ class Subtask:
         self.query, self.world, self.process = query, query.world, process
         self.stage, self.index, self.name = stage, index, process.name
         self.state = "joining"
-        self.up, self.down = Lane(self.world, query.driver), Lane(self.world, self)
         self.turns, self.writer = Lane(self.world, self), Lane(self.world, self)
         self.shape = self.world.shape
         self.last = stage == len(query.subtasks) - 1
         self.described: Description | None = None
         self.ended = self.durable = False
-        kept = process.kept.get(stage)
-        inventory = Inventory(*kept[:3]) if kept is not None else None
+        inventory = Inventory(*process.kept[:3]) if process.kept is not None else None
         self.tell(Hello(stage, index, query.number, query.batch, inventory, "host", 1, 2))
         self._time_out("joining")
 
@@ -99,10 +107,10 @@ class Subtask:
         return self.state in ("dead", "done")
 
     def tell(self, message: ToDriver) -> None:
-        self.up.push(self.query.driver.hear, self, message)
+        self.process.up.push(self.query.driver.hear, self.process, message)
 
     def receive(self, message: ToWorker) -> None:
-        """What the driver says; what is of another attempt is for nobody, as in ``Subtask._obey`` and ``wait``."""
+        """What the driver says; what comes while something else is awaited is kept, as in ``ChannelClient.wait``."""
         match message:
             case Fenced(why=why):
                 self.fail("FencedError", why)
@@ -110,8 +118,9 @@ class Subtask:
                 self.state = "loading"
                 self.turns.push(self.load, ticket)
             case Go(attempt=attempt) if self.state == "ready" and attempt == self.ticket.attempt:
-                self.state = "running"
-                self.turns.push(self.turn)
+                self._listen()
+            case _ if self.state in ("joining", "loading", "ready", "done"):
+                self.process.early.append(message)
             case CutOrdered() if self.state == "running":
                 self.orders.order(message, 0)
                 self.turns.push(self.turn)
@@ -129,7 +138,7 @@ class Subtask:
         """Begin an attempt: from memory if it is just the version asked for, else from the log."""
         self.ticket, self.next = ticket, ticket.first
         self.world.truth.planned(self, ticket)
-        kept = self.process.kept.pop(self.stage, None)
+        kept, self.process.kept = self.process.kept, None
         if kept is not None and self.reusable(kept):
             self.store = kept[3]
         else:
@@ -157,11 +166,21 @@ class Subtask:
         self.ahead: deque[tuple[int, int]] = deque()
         self.mine = [p for p in range(self.shape.partitions) if ticket.owns(p)] if not self.stage else []
         self.read = {p: self._offset(p) for p in self.mine}
-        self.state = "ready" if not self.stage else "running"
+        self.state = "ready"
         self.tell(Loaded(self.stage, self.index, ticket.attempt))
-        if not self.stage:
+        if self.stage:
+            self._listen()
+        else:
             self._time_out("ready")
         return None
+
+    def _listen(self) -> None:
+        """Work begins; messages of other attempts may lie in the channel."""
+        self.state = "running"
+        self.turns.push(self.turn)
+        early, self.process.early = self.process.early, []
+        for message in early:
+            self.receive(message)
 
     def reusable(self, kept: Kept) -> bool:
         return kept[:3] == (self.ticket.base, self.ticket.group, self.ticket.groups)
@@ -470,7 +489,7 @@ class Subtask:
         if self.state == "settling" and self.durable:
             self.state = "done"
             made = self.next.by.cut(self.next.cut - 1)
-            self.process.kept[self.stage] = (made, self.ticket.group, self.ticket.groups, self.store)
+            self.process.kept = (made, self.ticket.group, self.ticket.groups, self.store)
             self.query.over(self)
 
     # The end.
@@ -487,7 +506,9 @@ class Subtask:
             self.fail("ChannelError", "the driver did not answer")
 
     def fail(self, error: str, text: str) -> None:
-        """Its last words, and with it all of the query."""
+        """Its last words, and with it all of the query. Nothing that a world does may break the protocol."""
+        if error == "ProtocolError":
+            raise Violation(f"protocol: {text}")
         if not self.dead:
             self.tell(Failed(self.query.number, (self.stage, self.index), error, text))
             self.query.fail(text)

@@ -247,7 +247,7 @@ class World:
             driver.tell(Lost(self.dice.choice(subtasks).name))
         elif kind < 0.7 and subtasks:
             subtask = self.dice.choice(subtasks)
-            subtask.frozen = True
+            subtask.frozen = subtask.process.frozen = True
             self.after(2 * self.random(), self._go_on, subtask)
         elif kind < 0.78:
             driver.tell(BatchEndAsked("chance"))
@@ -266,8 +266,8 @@ class World:
             driver.thaw()
 
     def _go_on(self, subtask: Any) -> None:
-        subtask.frozen = False
-        for lane in (subtask.down, subtask.turns, subtask.writer):
+        subtask.frozen = subtask.process.frozen = False
+        for lane in (subtask.process.down, subtask.turns, subtask.writer):
             lane.again()
         subtask.query.again(subtask)
 
