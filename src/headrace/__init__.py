@@ -14,8 +14,7 @@ Write a workflow, say how late a result may be, run it::
 from typing import TYPE_CHECKING, Any
 
 from headrace.api.job import Job
-from headrace.api.keyed import KeyedStream
-from headrace.api.keyedstate import mapping, queue, value
+from headrace.api.keyed import KeyedStream, mapping, queue, value
 from headrace.api.options import StepSettings
 from headrace.api.reducers import (
     collect_list,
@@ -46,6 +45,7 @@ from headrace.connect.sink import Sink
 from headrace.connect.sockets import socket
 from headrace.connect.source import Source
 from headrace.errors import (
+    ChannelError,
     ConfigError,
     CorruptionError,
     DataError,
@@ -53,10 +53,13 @@ from headrace.errors import (
     FencedError,
     GraphError,
     HeadraceError,
+    MessageError,
+    ProtocolError,
     RunFailedError,
     SchemaError,
     StateError,
     UnitError,
+    UnstableError,
     UserCodeError,
 )
 from headrace.graph.reduction import Reducer
@@ -70,10 +73,10 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "ConfigError", "CorruptionError", "CountWindow", "DataError", "EnvironmentMissingError", "FencedError", "GraphError",
-    "HeadraceError", "Job", "KeyedStream", "Record", "Reducer", "Run", "RunFailedError", "RunOptions", "SchemaError",
-    "SessionWindow", "Sink", "Source", "StateError", "StepSettings", "Stream", "TimeWindow", "UnitError",
-    "UserCodeError", "WholeInput", "Window",
+    "ChannelError", "ConfigError", "CorruptionError", "CountWindow", "DataError", "EnvironmentMissingError", "FencedError",
+    "GraphError", "HeadraceError", "Job", "KeyedStream", "MessageError", "ProtocolError", "Record", "Reducer", "Run",
+    "RunFailedError", "RunOptions", "SchemaError", "SessionWindow", "Sink", "Source", "StateError", "StepSettings",
+    "Stream", "TimeWindow", "UnitError", "UnstableError", "UserCodeError", "WholeInput", "Window",
     "at_least", "callback", "collect", "collect_list", "console", "count", "count_distinct", "count_window", "dataframe",
     "files", "first", "generate", "jsonl", "keep", "last", "mapping", "max", "mean", "min", "parquet", "quantile", "queue",
     "reducer", "replay", "rows", "run", "session_window", "shed", "sliding", "socket", "start", "sum", "top_k",

@@ -38,7 +38,7 @@ class RunOptions(RunSettings, total=False):
     observe_only: bool
     """The controller decides and journals, but does not act."""
     trace: str | Path | None
-    """A file for what the controller saw, from which ``headrace.control.loop.replay`` gives the same decisions."""
+    """A file for what the controller saw: ``headrace explain --trace`` predicts from it and decides by it again."""
     log_level: str
     """What Spark itself logs."""
     collecting: bool
@@ -117,12 +117,14 @@ def collect(job: Jobs, *, by_sink: Literal[False] = False, **options: Unpack[Run
 @overload
 def collect(job: Jobs, *, by_sink: Literal[True], **options: Unpack[RunOptions]) -> dict[str, Rows]: ...
 @_with_run_options
-def collect(job: Jobs, *, by_sink: bool = False, **options: Unpack[RunOptions]) -> Rows | dict[str, Rows]:
+def collect(job: Jobs | None = None, *, by_sink: bool = False, **options: Unpack[RunOptions]) -> Rows | dict[str, Rows]:
     """Run a job on input that ends, in batch mode unless ``mode`` says otherwise, and return its rows.
 
     Nothing is written to the job's sinks. A job that ends in several sinks needs ``by_sink=True``, and its rows come
     by the names of the sinks.
     """
+    if job is None:
+        raise GraphError("hr.collect runs a job; the sink that keeps rows is hr.rows()")
     if isinstance(job, str):
         raise GraphError(f"hr.collect runs a job; the reducer is hr.collect_list({job!r})")
     ends = _ends(job)

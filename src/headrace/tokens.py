@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Attempt:
+class Attempt(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=True):
     """One try at running the job from some version on: the driver's generation, and its number in it."""
 
     generation: int
@@ -20,8 +19,7 @@ class Attempt:
         return Token(self.generation, self.number, number)
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Token:
+class Token(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=True):
     """A cut of an attempt. Once it is in the version log it is the name of a version; a number alone names nothing.
 
     >>> Token.parse(str(Token(2, 0, 17)))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from headrace.measure.moments import Moments
-from headrace.measure.report import Report, SubtaskId, SubtaskReport
+from tests.unit.measured import moments_of, of_subtask, of_worker
+
+from headrace.measure.report import SubtaskId
 from headrace.measure.trace import Observation, write
 
 APP = """
@@ -67,12 +68,13 @@ def test_a_rate_that_no_source_says_can_be_given(headrace, app):
 
 def test_an_earlier_runs_trace_replaces_defaults(headrace, app, tmp_path):
     trace = tmp_path / "trace.jsonl"
-    parts = [("numbers", None), ("double", Moments(10, 4.0)), ("sums", Moments(10, 30.0))]
-    subtasks = tuple(SubtaskReport(SubtaskId(step, 0), 100, service_ms=service) for step, service in parts)
+    parts = [("numbers", None), ("double", moments_of(10, 4.0)), ("sums", moments_of(10, 30.0))]
+    subtasks = tuple(of_subtask(SubtaskId(step, 0), 100, service_ms=service) for step, service in parts)
     with trace.open("w") as file:
-        write(file, Observation(1.0, (Report("w", 1.0, 0, subtasks),), {}))
+        write(file, Observation(1.0, (of_worker("w", 1.0, 0, subtasks),), {}))
     found = headrace("explain", app(source(rate="200/s")), "--json", "--trace", trace).answer["predictions"]
     assert found["costs_from"] == "an earlier run"
+    assert any("hold" in sentence for sentence in found["decisions"]), "one report is too little to act on"
     phases = {p["phase"]: p["mean_ms"] for p in found["constraints"][0]["predicted"]["phases"]}
     assert phases["sums + out: service"] > 3
     missing = headrace("explain", app(source()), "--json", "--trace", tmp_path / "none")

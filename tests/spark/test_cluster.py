@@ -55,7 +55,7 @@ def test_executors_come_and_go_with_the_load(cluster: Any, tmp_path: Path) -> No
     worked = items.map(work, name="work", parallelism=(1, 1, 5))
     counted = worked.key_by("key").window(hr.tumbling("1 s")).reduce(name="n", n=hr.count(), total=hr.sum("n"))
     counted.sink("out", hr.rows())
-    job.constrain(items >> worked, mean="200 ms", over="2 s")
+    job.constrain(items >> worked, mean="1 s", over="2 s")  # also kept by a busy machine, if records are cheap
     run = hr.start(
         job, spark=cluster, parallelism=1, report="500 ms", checkpoint=tmp_path / "state",
         executors=(1, 2), release="2 s",

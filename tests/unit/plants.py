@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
 from headrace.control.constraints import PathConstraint, paths_between
 from headrace.control.decisions import Decision, Outcome
-from headrace.control.loop import Cycle, decide, look
+from headrace.control.loop import decide, look
 from headrace.control.policy import ControlledJob, ControlPolicy, ControlSettings
 from headrace.control.remembered import State
 from headrace.control.standing import Standing
@@ -70,12 +70,3 @@ def drive(job: ControlledJob, plant: Plant, cycles: int, *, watch: Callable[[Pla
         run.settings.append(state.settings)
         state = cycle.state
     return run
-
-
-def replay(job: ControlledJob, trace: Iterable[Observation]) -> Iterator[Cycle]:
-    """The decisions that a recorded trace leads to."""
-    state = State.of(job)
-    for seen in trace:
-        cycle = decide(job, state, seen)
-        state = cycle.state
-        yield cycle

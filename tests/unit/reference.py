@@ -21,7 +21,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True)
 class Seen:
-    """A record as it enters the job: its time, and what its own partition had promised before it.
+    """A record as it enters the job: its time, and the watermark of its own partition before it.
 
     ``late_us`` is NEVER_US for a record that is on time. A window that ended by then is closed for it.
     """

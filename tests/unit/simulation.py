@@ -14,10 +14,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from headrace.driver.coordinator import Coordinator
+from headrace.state.durable.versions import Manifest, SliceKey, SliceVersion, Versions
+
 import headrace as hr
 from headrace.config import Settings
 from headrace.connect.sink import SinkContext, Staged, When, Writer
-from headrace.driver.coordinator import Coordinator
 from headrace.driver.planning import plan_job
 from headrace.driver.publishing import publish, recover
 from headrace.errors import HeadraceError
@@ -37,7 +39,6 @@ from headrace.runtime.messages import (
 )
 from headrace.runtime.plan import Description, JobPlan, Ticket
 from headrace.state.durable.segments import BlockRef, StoredChange
-from headrace.state.durable.versions import Manifest, SliceKey, SliceVersion, Versions
 from headrace.testing import scripted
 from headrace.tokens import Token
 

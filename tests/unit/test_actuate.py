@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from plants import replay
+from msgspec import structs
+from tests.unit.measured import moments_of, of_channel, of_subtask, of_worker
 
 import headrace as hr
 from headrace.actuate.controljob import control_job, overrides_of, topology_of
@@ -17,16 +18,16 @@ from headrace.actuate.controller import Controller, orders_of, wanted_subtasks
 from headrace.actuate.ledger import Ledger
 from headrace.actuate.ranks import Ranks
 from headrace.config import Settings
+from headrace.control.loop import decide_again
 from headrace.control.policy import SettingsChange
 from headrace.control.remembered import State
 from headrace.driver.planning import plan_job
 from headrace.errors import ConfigError, GraphError
-from headrace.graph.slots import fitted
-from headrace.measure.moments import Moments
-from headrace.measure.report import ChannelId, ChannelReport, Report, SubtaskId, SubtaskReport
+from headrace.graph.slots import fitted_layout
+from headrace.measure.report import ChannelId, Report, SubtaskId
 from headrace.measure.trace import read_lines
 from headrace.runtime.messages import Ordered, encode, read_as_worker
-from headrace.runtime.orders import Orders
+from headrace.runtime.orders import NO_ORDERS, Orders
 from headrace.runtime.plan import JobPlan
 from headrace.testing import scripted
 from headrace.tokens import Attempt
@@ -72,13 +73,13 @@ def test_constraints_that_cannot_be_kept_together_are_refused(tmp_path: Path) ->
 
 
 def report(*steps: tuple[str, int], channels: tuple[ChannelId, ...] = ()) -> Report:
-    subtasks = tuple(SubtaskReport(SubtaskId(step, index), 1) for step, index in steps)
-    return Report("w", 1.0, 0, subtasks, tuple(ChannelReport(id, 1, 1) for id in channels))
+    subtasks = tuple(of_subtask(SubtaskId(step, index), 1) for step, index in steps)
+    return of_worker("w", 1.0, 0, subtasks, tuple(of_channel(id, 1, 1) for id in channels))
 
 
 def test_only_active_subtasks_have_ranks(tmp_path: Path) -> None:
     plan = plan_of(tmp_path)
-    ranks = Ranks.of(plan, Orders(active={1: 3, 2: 2}), [[1, 0], [0, 1], [2, 0]])
+    ranks = Ranks.of(plan, structs.replace(NO_ORDERS, active={1: 3, 2: 2}), [[1, 0], [0, 1], [2, 0]])
     assert ranks.parallelism() == {"s": 2, "first": 2, "work": 3, "more": 3, "count": 2, "out": 2}
     to_work, to_count = edge_of(plan, "first", "work"), edge_of(plan, "more", "count")
     channels = (
@@ -102,7 +103,7 @@ def test_orders_name_the_lowest_deadline_of_a_senders_channels(tmp_path: Path) -
         sizes_bytes={ChannelId(to_work, 1, 0): 8192}, parallelism={"work": 3, "more": 3},
     )  # fmt: skip
     settings = State.of(control_job(plan)).settings.changed([change])
-    orders = orders_of(settings, Ranks.of(plan, Orders(active={1: 2}), [[0, 1], [0, 1], [0, 2]]))
+    orders = orders_of(settings, Ranks.of(plan, structs.replace(NO_ORDERS, active={1: 2}), [[0, 1], [0, 1], [0, 2]]))
     assert orders.deadlines_us[to_work, 0] == 4500, "a receiver without work has no say"
     assert orders.deadlines_us[to_count, 1] == 3000 and orders.sizes_bytes == {(to_work, 1): 8192}
     assert orders.active == {1: 3, 2: 2} and orders.version == 1
@@ -110,7 +111,7 @@ def test_orders_name_the_lowest_deadline_of_a_senders_channels(tmp_path: Path) -
     assert read_as_worker(encode(ordered)) == ordered
 
 
-def test_buffers_that_are_cut_by_size_begin_large(tmp_path: Path) -> None:
+def test_buffers_that_are_flushed_by_size_begin_large(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, flush_by="size")
     given: list[Orders] = []
     Controller(plan, control_job(plan), given.append, lambda what, text: None).start()
@@ -130,7 +131,7 @@ def test_what_is_set_by_hand_is_checked_and_stays(tmp_path: Path) -> None:
     said: list[tuple[str, str]] = []
     controller = Controller(plan, control_job(plan), given.append, lambda what, text: said.append((what, text)))
     controller.start()
-    ranks = Ranks.of(plan, Orders(), ())
+    ranks = Ranks.of(plan, NO_ORDERS, ())
     controller.override(pins, ranks)
     assert given[-1].active[1] == 4 and given[-1].deadlines_us[edge_of(plan, "first", "work"), 0] == 7000
     assert given[-1].version > given[0].version and said[0][0] == "override"
@@ -138,11 +139,11 @@ def test_what_is_set_by_hand_is_checked_and_stays(tmp_path: Path) -> None:
 
 def busy(plan: JobPlan, at_s: float, parallelism: Mapping[str, int]) -> list[Report]:
     """A second in which the elastic step was used to the full."""
-    full, idle = Moments(100, 9.9, 100.0), Moments(100, 0.1, 0.1)
+    full, idle = moments_of(100, 9.9, 100.0), moments_of(100, 0.1, 0.1)
     subtasks = []
     for step, n in parallelism.items():
         work = full if step == "work" else idle
-        figures = [SubtaskReport(SubtaskId(step, i), 100, work, work, Moments(100, 10.0, 10.0), idle) for i in range(n)]
+        figures = [of_subtask(SubtaskId(step, i), 100, work, work, moments_of(100, 10.0, 10.0), idle) for i in range(n)]
         subtasks += figures
     channels = []
     for edge in plan.layout.edges:
@@ -152,8 +153,8 @@ def busy(plan: JobPlan, at_s: float, parallelism: Mapping[str, int]) -> list[Rep
                 for a in range(parallelism[edge.source])
                 for b in range(parallelism[edge.target])
             ]
-            channels += [ChannelReport(id, 100, 10, idle, idle, idle, idle) for id in ids]
-    return [Report("w", at_s, 99, tuple(subtasks), tuple(channels))]
+            channels += [of_channel(id, 100, 10, idle, idle, idle, idle) for id in ids]
+    return [of_worker("w", at_s, 99, tuple(subtasks), tuple(channels))]
 
 
 # latency-guarantees fact 37, on orders: a recorded trace replays to the same decisions
@@ -175,7 +176,7 @@ def test_a_bottleneck_gets_more_subtasks_and_the_trace_replays(tmp_path: Path) -
     assert kept.cycles >= 10 and kept.met_share == 1.0
     again = [
         d.sentence()
-        for cycle in replay(controlled, read_lines(trace.getvalue().splitlines(keepends=True)))
+        for cycle in decide_again(controlled, read_lines(trace.getvalue().splitlines(keepends=True)))
         for d in cycle.decisions
     ]
     assert again == [text for text in said if text in again] and len(again) > 1
@@ -189,7 +190,7 @@ def test_observing_only_sends_no_new_orders(tmp_path: Path) -> None:
         plan, control_job(plan, observe_only=True), given.append, lambda what, text: said.append(text)
     )
     controller.start()
-    ranks = Ranks.of(plan, Orders(), [[0, 1], [0, 1], [0, 1]])
+    ranks = Ranks.of(plan, NO_ORDERS, [[0, 1], [0, 1], [0, 1]])
     for second in range(12):
         controller.cycle(float(second), busy(plan, float(second), ranks.parallelism()), ranks)
     assert {orders.version for orders in given} == {0}
@@ -198,7 +199,7 @@ def test_observing_only_sends_no_new_orders(tmp_path: Path) -> None:
 
 def test_orders_name_only_subtasks_that_are_there_while_wishes_go_further(tmp_path: Path) -> None:
     plan = plan_of(tmp_path)
-    small = replace(plan, layout=fitted(plan.layout, {1: 2, 2: 2}, 5))
+    small = replace(plan, layout=fitted_layout(plan.layout, {1: 2, 2: 2}, 5))
     assert [stage.subtasks for stage in small.layout.stages] == [2, 2, 1]
     maximum = {step.name: step.maximum for step in topology_of(small).steps}
     assert (maximum["work"], maximum["more"], maximum["count"]) == (4, 4, 3)
@@ -206,7 +207,7 @@ def test_orders_name_only_subtasks_that_are_there_while_wishes_go_further(tmp_pa
         [SettingsChange(parallelism={"work": 4, "more": 4, "count": 3})]
     )
     assert wanted_subtasks(settings, small.layout) == {1: 4, 2: 3}
-    assert orders_of(settings, Ranks.of(small, Orders(), ())).active == {1: 2, 2: 1}
+    assert orders_of(settings, Ranks.of(small, NO_ORDERS, ())).active == {1: 2, 2: 1}
 
 
 def test_the_ledger_counts_subtasks_over_time() -> None:

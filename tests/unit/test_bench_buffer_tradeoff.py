@@ -37,7 +37,7 @@ def test_items_are_as_large_as_in_the_papers() -> None:
     assert ITEM_BYTES == 128  # the answer, made by the receiver, is the rest
 
 
-# nephele-qos fact 22: the answers do not depend on how buffers are cut
+# nephele-qos fact 22: the answers do not depend on how buffers are flushed
 @pytest.mark.parametrize("setting", [DEADLINES[0], DEADLINES[3], SIZES[0], SIZES[2]], ids=lambda s: s.name)
 def test_every_setting_gives_the_same_answers(setting: BufferSetting) -> None:
     rows = run_local(job_of(print, paced=False, total=200), parallelism=1, **setting.options(paced=False))["out"]

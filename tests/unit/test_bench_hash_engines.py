@@ -15,14 +15,12 @@ import pytest
 from thesis.hashpages import inc_blind_pages
 
 import headrace as hr
-from headrace.bench.spilling import absorbing
 from headrace.bench.spilling import hash_engines as experiment
 from headrace.bench.spilling import resident as resident_module
-from headrace.bench.spilling.absorbing import absorb_rate
 from headrace.bench.spilling.engineruns import EVERY_ENGINE, grouped, memory_of, states_of
 from headrace.bench.spilling.expiring import differences as torn_or_wrong
 from headrace.bench.spilling.expiring import expiring_sessions, sessionize
-from headrace.bench.spilling.hash_engines import Workload, differences, hash_engines, measure
+from headrace.bench.spilling.hash_engines import Workload, absorb_rate, differences, hash_engines, measure
 from headrace.bench.spilling.larger_state import bound_for
 from headrace.bench.spilling.orderings import failed_orders
 from headrace.bench.spilling.resident import resident
@@ -293,5 +291,5 @@ def test_workloads_are_what_they_say() -> None:
 
 def test_rates_are_records_over_the_time_after_the_first_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = itertools.count(10)
-    monkeypatch.setattr(absorbing, "time", SimpleNamespace(perf_counter=lambda: float(next(ticks))))
+    monkeypatch.setattr(experiment, "time", SimpleNamespace(perf_counter=lambda: float(next(ticks))))
     assert absorb_rate(trigrams(500), seconds=0.0) == 250.0, "one pass from second 10 to second 12"

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.unit.measured import moments_of, of_channel, of_subtask, of_worker
 
 from headrace.bench.guarantees.model_accuracy import (
     CALIBRATION,
@@ -17,6 +18,7 @@ from headrace.bench.guarantees.model_accuracy import (
     UNEVEN,
     AccuracySetting,
     MeasuredLatency,
+    Probe,
     Service,
     by_second,
     calibrated,
@@ -27,12 +29,10 @@ from headrace.bench.guarantees.model_accuracy import (
     predict_s,
     shares,
 )
-from headrace.bench.measuring.probe import Probe
 from headrace.config import Settings
 from headrace.driver.planning import plan_job
 from headrace.errors import UnstableError
-from headrace.measure.moments import Moments
-from headrace.measure.report import ChannelId, ChannelReport, Report, SubtaskId, SubtaskReport
+from headrace.measure.report import ChannelId, Report, SubtaskId
 from headrace.model.costs import Costs, StepCost
 from headrace.model.stagephases import Transfer
 from headrace.runtime.plan import JobPlan
@@ -51,10 +51,10 @@ def plan_of(setting: AccuracySetting) -> JobPlan:
 
 
 def report(batch_records: int, service_ms: float) -> Report:
-    service = Moments(10, service_ms, 0.4)
-    steps = [SubtaskReport(SubtaskId(step, 0), 10 * batch_records, service_ms=service) for step in COSTS.steps]
-    transfer = ChannelReport(ChannelId(0, 0, 0), 10, 10, transfer_ms=Moments(10, 3.0, 10.0))
-    return Report("w", 0.0, 0, (SubtaskReport(SubtaskId("items", 0), 10 * batch_records), *steps), (transfer,))
+    service = moments_of(10, service_ms, 0.4)
+    steps = [of_subtask(SubtaskId(step, 0), 10 * batch_records, service_ms=service) for step in COSTS.steps]
+    transfer = of_channel(ChannelId(0, 0, 0), 10, 10, transfer_ms=moments_of(10, 3.0, 10.0))
+    return of_worker("w", 0.0, 0, (of_subtask(SubtaskId("items", 0), 10 * batch_records), *steps), (transfer,))
 
 
 def measured(latency_s: list[float], reports: tuple[Report, ...] = ()) -> MeasuredLatency:
@@ -79,13 +79,13 @@ def test_a_service_takes_its_time_per_record() -> None:
 
 
 def test_predictions_follow_the_settings() -> None:
-    by_cut = [
+    by_flush = [
         predict_s(plan_of(s), COSTS, s) for s in (AccuracySetting(2000, 10, 2, 50), AccuracySetting(2000, 40, 2, 50))
     ]
-    assert by_cut[1][0] - by_cut[0][0] == pytest.approx(0.030 / 2, abs=0.003)
-    assert 0.022 < by_cut[1][1] - by_cut[0][1] < 0.030, "the tail of the way blurs the shorter deadline more"
+    assert by_flush[1][0] - by_flush[0][0] == pytest.approx(0.030 / 2, abs=0.003)
+    assert 0.022 < by_flush[1][1] - by_flush[0][1] < 0.030, "the tail of the way blurs the shorter deadline more"
     slow = AccuracySetting(2000, 40, 2, 400)
-    assert predict_s(plan_of(slow), COSTS, slow)[0] > by_cut[1][0] + 0.004
+    assert predict_s(plan_of(slow), COSTS, slow)[0] > by_flush[1][0] + 0.004
     overloaded = AccuracySetting(2000, 10, 1, 1000)
     with pytest.raises(UnstableError):
         predict_s(plan_of(overloaded), COSTS, overloaded)

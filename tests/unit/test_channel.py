@@ -31,12 +31,12 @@ from headrace.runtime.messages import (
     ToDriver,
     encode,
 )
-from headrace.runtime.orders import Orders
+from headrace.runtime.orders import NO_ORDERS, Orders
 from headrace.runtime.plan import Description, Ticket
 from headrace.tokens import Attempt
 
 ATTEMPT = Attempt(1, 2)
-TICKET = Ticket(ATTEMPT, None, 0, 0, 1, (0, 1), Orders(3, {(0, 1): 5}))
+TICKET = Ticket(ATTEMPT, None, 0, 0, 1, (0, 1), Orders(3, {(0, 1): 5}, {}, {}, None, None))
 HELLO = Hello(1, 0, query=1, batch=2, inventory=Inventory(None, 0, 1), host="here", daemon=1, pid=2)
 
 
@@ -132,7 +132,7 @@ def test_a_worker_names_a_message_that_it_cannot_read(monkeypatch: pytest.Monkey
         "headrace.channel.server.encode", lambda message: encode(message).replace(b"attempt", b"attemps")
     )
     server = ChannelServer(
-        "127.0.0.1", lambda sender, message: [(sender, Go(ATTEMPT)), (sender, Ordered(ATTEMPT, Orders()))]
+        "127.0.0.1", lambda sender, message: [(sender, Go(ATTEMPT)), (sender, Ordered(ATTEMPT, NO_ORDERS))]
     )
     client = ChannelClient(server.address)
     try:

@@ -23,7 +23,7 @@ def server() -> Iterator[ChannelServer]:
     made.close()
 
 
-def settled_us(client: ChannelClient) -> int:
+def steady_offset_us(client: ChannelClient) -> int:
     """As after a few epochs: on a busy machine single answers take their time."""
     client.offset_us()
     client.offset_us()
@@ -55,7 +55,7 @@ def test_the_fastest_of_the_last_answers_counts() -> None:
 def test_two_ends_on_one_host_with_one_clock_are_less_than_a_millisecond_apart(server: ChannelServer) -> None:
     client = ChannelClient(server.address, clock="another")
     try:
-        assert abs(settled_us(client)) < 1000
+        assert abs(steady_offset_us(client)) < 1000
     finally:
         client.close()
 
@@ -64,7 +64,7 @@ def test_two_ends_on_one_host_with_one_clock_are_less_than_a_millisecond_apart(s
 def test_a_skewed_clock_is_corrected(server: ChannelServer, skew_us: int) -> None:
     client = ChannelClient(server.address, clock_us=lambda: system_us() - skew_us, clock="another")
     try:
-        assert settled_us(client) == pytest.approx(skew_us, abs=1000)
+        assert steady_offset_us(client) == pytest.approx(skew_us, abs=1000)
     finally:
         client.close()
 

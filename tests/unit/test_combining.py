@@ -162,7 +162,7 @@ def operator_of(window: TimeWindow) -> tuple[PanedReduce, Kept]:
     )
     assert isinstance(operator, PanedReduce)
     kept = Kept()
-    operator.outputs = [(kept, 0)]
+    operator.feed(kept)
     operator.restored([0, 1, 2, 3])
     return operator, kept
 

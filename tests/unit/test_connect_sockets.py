@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.connect.reading.bytelog import SegmentLog
+from headrace.connect.reading.bytelog import ByteLog
 from headrace.connect.sockets import SocketReader, socket
 from headrace.errors import ConfigError, CorruptionError, SchemaError, StateError
 
@@ -163,16 +163,16 @@ def test_descriptions_are_checked() -> None:
 @settings(max_examples=50, deadline=None)
 @given(
     pieces=st.lists(st.binary(max_size=40), max_size=20),
-    segment_bytes=st.integers(1, 50),
+    file_bytes=st.integers(1, 50),
     reads=st.lists(st.tuples(st.integers(0, 500), st.integers(0, 100)), max_size=10),
     keep_from=st.integers(0, 500),
 )
 def test_the_log_is_a_string_of_bytes(
-    tmp_path_factory: pytest.TempPathFactory, pieces: list[bytes], segment_bytes: int, reads: Any, keep_from: int
+    tmp_path_factory: pytest.TempPathFactory, pieces: list[bytes], file_bytes: int, reads: Any, keep_from: int
 ) -> None:
     directory = tmp_path_factory.mktemp("log")
     whole = b"".join(pieces)
-    log = SegmentLog(directory, keep_from=0, segment_bytes=segment_bytes)
+    log = ByteLog(directory, keep_from=0, file_bytes=file_bytes)
     for piece in pieces:
         log.append(piece)
     keep_from = min(keep_from, len(whole))
@@ -183,27 +183,27 @@ def test_the_log_is_a_string_of_bytes(
             pos = max(pos, minimum)
             assert log.read(pos, size) == whole[pos : pos + size]
         log.close()
-        log = SegmentLog(directory, keep_from=keep_from, segment_bytes=segment_bytes)
+        log = ByteLog(directory, keep_from=keep_from, file_bytes=file_bytes)
     log.close()
 
 
 def test_the_log_drops_old_segments_and_notices_missing_ones(tmp_path: Path) -> None:
-    log = SegmentLog(tmp_path, keep_from=0, segment_bytes=10)
+    log = ByteLog(tmp_path, keep_from=0, file_bytes=10)
     for _ in range(5):
         log.append(b"0123456789")
     log.close()
-    SegmentLog(tmp_path, keep_from=25).close()
+    ByteLog(tmp_path, keep_from=25).close()
     assert sorted(int(path.stem) for path in tmp_path.glob("*.log")) == [20, 30, 40]
     with pytest.raises(CorruptionError, match="continues at 5"):
-        SegmentLog(tmp_path, keep_from=5)
+        ByteLog(tmp_path, keep_from=5)
     with pytest.raises(CorruptionError, match="continues at 70"):
-        SegmentLog(tmp_path, keep_from=70)
+        ByteLog(tmp_path, keep_from=70)
 
 
 def test_two_readers_cannot_share_a_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headrace.connect.reading.bytelog._LOCK_WAIT_S", 0.05)
-    log = SegmentLog(tmp_path, keep_from=0)
+    log = ByteLog(tmp_path, keep_from=0)
     with pytest.raises(StateError, match="another reader"):
-        SegmentLog(tmp_path, keep_from=0)
+        ByteLog(tmp_path, keep_from=0)
     log.close()
-    SegmentLog(tmp_path, keep_from=0).close()
+    ByteLog(tmp_path, keep_from=0).close()

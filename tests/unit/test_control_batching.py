@@ -8,19 +8,18 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.unit.measured import moments_of, of_subtask, of_worker
 from tests.unit.plants import drive, job_of, line
 
 from headrace.control.batching import lowest, next_deadline_ms, step_latencies, targets_ms
 from headrace.control.constraints import PathConstraint, paths_between
 from headrace.control.policy import ControlledJob, ControlPolicy, ControlSettings
 from headrace.control.topology import ControlledStep, StepEdge, Topology
-from headrace.measure.moments import Moments
-from headrace.measure.report import ChannelId, Report, SubtaskId, SubtaskReport
+from headrace.measure.report import ChannelId, SubtaskId
 from headrace.measure.summary import summarise
 from headrace.testing.buffering import OpenBuffer
-from headrace.testing.loads import steady
 from headrace.testing.plant import Plant
-from headrace.testing.plant_model import EdgeModel, PlantModel, StepModel
+from headrace.testing.plant_model import EdgeModel, PlantModel, StepModel, steady
 
 PATH = (0, "work", 1)
 
@@ -131,7 +130,7 @@ def test_chained_edges_take_no_part() -> None:
 
 def test_a_silent_subtask_counts_as_its_step_and_a_silent_step_as_unknown() -> None:
     topology = line(ControlledStep("work", 2))
-    one = summarise([Report("w", 1.0, 0, (SubtaskReport(SubtaskId("work", 0), 3, Moments(3, 4.0)),))])
+    one = summarise([of_worker("w", 1.0, 0, (of_subtask(SubtaskId("work", 0), 3, moments_of(3, 4.0)),))])
     assert step_latencies(PATH, topology, one) == {SubtaskId("work", 0): 4.0, SubtaskId("work", 1): 4.0}
     assert step_latencies(PATH, topology, summarise([])) is None
 

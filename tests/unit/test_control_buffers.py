@@ -14,9 +14,8 @@ from headrace.control.policy import ControlSettings
 from headrace.control.topology import ControlledStep
 from headrace.measure.report import ChannelId
 from headrace.measure.summary import summarise
-from headrace.testing.loads import steady
 from headrace.testing.plant import Plant
-from headrace.testing.plant_model import EdgeModel, Faults, PlantModel, StepModel
+from headrace.testing.plant_model import EdgeModel, Faults, PlantModel, StepModel, steady
 
 PAPER = SizeLimits(min_bytes=200, max_shrink=math.inf)
 

@@ -13,9 +13,8 @@ from headrace.control.chaining import CEILING, chain_of, chainable, chained_edge
 from headrace.control.policy import ControlledJob, Overrides
 from headrace.control.remembered import State
 from headrace.control.topology import ControlledStep, StepEdge, Topology
-from headrace.testing.loads import steady
 from headrace.testing.plant import Plant
-from headrace.testing.plant_model import PlantModel, StepModel
+from headrace.testing.plant_model import PlantModel, StepModel, steady
 
 NAMES = ("1", "2", "3", "4")
 

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import pytest
+from tests.unit.measured import moments_of, of_channel, of_subtask, of_worker
 from tests.unit.plants import drive, job_of, line
 
 from headrace.control.constraints import PathConstraint, check, paths_between
 from headrace.control.standing import Spending, budget, standing
 from headrace.control.topology import ControlledStep, StepEdge, Topology
 from headrace.errors import GraphError
-from headrace.measure.moments import Moments
 from headrace.measure.recent import Recent
-from headrace.measure.report import ChannelId, ChannelReport, Report, SubtaskId, SubtaskReport
+from headrace.measure.report import ChannelId, SubtaskId
 from headrace.measure.summary import summarise
-from headrace.testing.loads import steady
 from headrace.testing.plant import Plant
-from headrace.testing.plant_model import PlantModel, StepModel
+from headrace.testing.plant_model import PlantModel, StepModel, steady
 
 DIAMOND = Topology(
     (
@@ -100,15 +99,15 @@ def recent_of(latencies: dict[str | int, list[float]], ages: tuple[float, ...] =
     """One interval in which each item of each element had the given latency."""
     reports = []
     for n, (element, values) in enumerate(latencies.items()):
-        moments = Moments(len(values), sum(values) / len(values))
-        zero = Moments(len(values), 0.0)
-        subtasks = (SubtaskReport(SubtaskId(str(element), 0), len(values), moments, ages_ms=ages),)
+        moments = moments_of(len(values), sum(values) / len(values))
+        zero = moments_of(len(values), 0.0)
+        subtasks = (of_subtask(SubtaskId(str(element), 0), len(values), moments, ages_ms=ages),)
         channel = (
-            ChannelReport(ChannelId(int(element), 0, 0), len(values), 1, moments, None, zero, zero)
+            of_channel(ChannelId(int(element), 0, 0), len(values), 1, moments, None, zero, zero)
             if isinstance(element, int)
             else None
         )
-        reports.append(Report(f"w{n}", 1.0, 0, () if channel else subtasks, (channel,) if channel else ()))
+        reports.append(of_worker(f"w{n}", 1.0, 0, () if channel else subtasks, (channel,) if channel else ()))
     return Recent(5.0).add(reports, 1.0)
 
 
@@ -184,6 +183,6 @@ def test_a_bound_is_split() -> None:
     split = Spending(50.0, 10.0, 0.8)
     assert (split.channels_ms, split.queueing_ms) == pytest.approx((40.0, 8.0))
     assert not Spending(10.0, 10.0, 0.8).enforceable and not Spending(10.0, 12.0, 0.8).enforceable
-    known = summarise([Report("w", 1.0, 0, (SubtaskReport(SubtaskId("a", 0), 1, Moments(1, 3.0)),))])
+    known = summarise([of_worker("w", 1.0, 0, (of_subtask(SubtaskId("a", 0), 1, moments_of(1, 3.0)),))])
     assert budget((0, "a", 1), known, 10.0, 0.8) == Spending(10.0, 3.0, 0.8)
     assert budget((0, "a", 1, "b"), known, 10.0, 0.8) is None

@@ -130,7 +130,7 @@ def test_a_bursty_load_gets_what_it_wants_with_fewer_executor_seconds_than_fixed
         cluster.cycle(n)
     maximum = min(ceil((RIGID + max(wanted)) / POLICY.cores), POLICY.maximum)
     assert max(cluster.history) == maximum
-    assert sum(cluster.history) < 0.9 * maximum * len(wanted), "less than if the most were there all the time"
+    assert sum(cluster.history) < 0.9 * maximum * len(wanted), "less than if the maximum were there all the time"
     longest, run = 0, 0
     for lacked in cluster.lacked:
         run = run + 1 if lacked else 0

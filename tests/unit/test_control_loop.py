@@ -9,13 +9,13 @@ from types import ModuleType
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.plants import drive, job_of, line, replay
+from tests.unit.plants import drive, job_of, line
 
 from headrace.control import batching, chaining
 from headrace.control import buffersizes as buffers
 from headrace.control.constraints import PathConstraint, paths_between
 from headrace.control.decisions import Decision, Expectation, compare
-from headrace.control.loop import decide
+from headrace.control.loop import decide, decide_again
 from headrace.control.policy import ControlledJob, ControlPolicy, ControlSettings, Overrides, SettingsChange
 from headrace.control.remembered import State
 from headrace.control.topology import ControlledStep
@@ -23,10 +23,9 @@ from headrace.errors import GraphError
 from headrace.measure import moments
 from headrace.measure.report import ChannelId
 from headrace.measure.trace import Observation
-from headrace.testing import loads
-from headrace.testing.loads import bursts, stairs, steady
+from headrace.testing import plant_model
 from headrace.testing.plant import Plant
-from headrace.testing.plant_model import Faults, PlantModel, StepModel
+from headrace.testing.plant_model import Faults, PlantModel, StepModel, bursts, stairs, steady
 
 ELASTIC = line(ControlledStep("work", 2, 1, 12))
 STEPS = {"work": StepModel(4.0), "out": StepModel(0.05)}
@@ -39,7 +38,7 @@ def test_a_recorded_trace_replays_to_the_same_decisions() -> None:
     model = PlantModel({"src": STAIRS}, STEPS, faults=Faults(0.1, 0.1))
     runs = [drive(job, Plant(ELASTIC, model, seed=11), 48) for _ in range(2)]
     assert runs[0].seen == runs[1].seen and runs[0].decisions == runs[1].decisions
-    again = list(replay(job, runs[0].seen))
+    again = list(decide_again(job, runs[0].seen))
     assert [cycle.decisions for cycle in again] == runs[0].decisions
     assert [o for cycle in again for o in cycle.outcomes] == runs[0].outcomes
     assert {d.action for cycle in runs[0].decisions for d in cycle} >= {"batch", "scale", "hold"}
@@ -49,7 +48,7 @@ def test_the_order_in_which_reports_come_in_does_not_matter() -> None:
     job = job_of(ELASTIC, 40.0)
     seen = drive(job, Plant(ELASTIC, PlantModel({"src": STAIRS}, STEPS), seed=11), 30).seen
     turned = [replace(s, reports=tuple(reversed(s.reports))) for s in seen]
-    assert [c.decisions for c in replay(job, seen)] == [c.decisions for c in replay(job, turned)]
+    assert [c.decisions for c in decide_again(job, seen)] == [c.decisions for c in decide_again(job, turned)]
 
 
 def test_a_decision_is_a_sentence() -> None:
@@ -226,7 +225,7 @@ def test_an_empty_observation_is_no_reason_to_act() -> None:
     assert cycle.state.settings == State.of(job).settings and {d.action for d in cycle.decisions} == {"hold"}
 
 
-@pytest.mark.parametrize("module", [batching, buffers, chaining, moments, loads], ids=lambda m: m.__name__)
+@pytest.mark.parametrize("module", [batching, buffers, chaining, moments, plant_model], ids=lambda m: m.__name__)
 def test_examples_in_docstrings(module: ModuleType) -> None:
     result = doctest.testmod(module)
     assert result.attempted and not result.failed

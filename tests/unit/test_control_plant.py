@@ -18,9 +18,8 @@ from headrace.control.topology import ControlledStep, StepEdge, Topology
 from headrace.measure.moments import merge
 from headrace.measure.report import ChannelId, Report
 from headrace.measure.summary import summarise
-from headrace.testing.loads import stairs, steady, waves
 from headrace.testing.plant import Plant
-from headrace.testing.plant_model import EdgeModel, Faults, PlantModel, StepModel
+from headrace.testing.plant_model import EdgeModel, Faults, PlantModel, StepModel, stairs, steady, waves
 
 
 def mean_wait_ms(reports: list[Report], step: str) -> float:

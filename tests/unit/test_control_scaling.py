@@ -17,9 +17,8 @@ from headrace.control.policy import ControlledJob, ControlPolicy
 from headrace.control.scaling import Wish, rebalance, resolve, scale_reactively
 from headrace.control.topology import ControlledStep, StepEdge, Topology
 from headrace.model.queueing import kingman
-from headrace.testing.loads import Load, stairs, steady
 from headrace.testing.plant import Plant
-from headrace.testing.plant_model import PlantModel, StepModel
+from headrace.testing.plant_model import Load, PlantModel, StepModel, stairs, steady
 
 
 def station(
@@ -243,7 +242,7 @@ def test_an_unenforceable_bound_is_reported_and_the_fallback_used() -> None:
     assert sum(waits) / 10 < 2.0 and run.seen[-1].parallelism["work"] > 2
 
 
-def test_a_step_that_may_not_scale_does_not_drive_the_others_to_their_most() -> None:
+def test_a_step_that_may_not_scale_does_not_drive_the_others_to_their_maximum() -> None:
     topology = line(ControlledStep("work", 2, 1, 20), ControlledStep("slow"))
     steps = {"work": StepModel(4.0), "slow": StepModel(6.0), "out": StepModel(0.02)}
     run = drive(job_of(topology, 40.0), Plant(topology, PlantModel({"src": steady(200)}, steps), seed=1), 30)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from headrace.driver.coordinator import Coordinator, Member, audit
+from headrace.state.durable.versions import Versions
+from msgspec import structs
 from workflows import out
 
 import headrace as hr
 from headrace.config import Settings
-from headrace.driver.coordinator import Coordinator, Member, audit
 from headrace.driver.failures import understand
 from headrace.driver.planning import plan_job
 from headrace.errors import ChannelError, CorruptionError, ProtocolError, RunFailedError, StateError, UserCodeError
@@ -28,9 +29,8 @@ from headrace.runtime.messages import (
     Reply,
     Sealed,
 )
-from headrace.runtime.orders import Orders
+from headrace.runtime.orders import NO_ORDERS
 from headrace.runtime.plan import Description, Ticket
-from headrace.state.durable.versions import Versions
 from headrace.testing import scripted
 from headrace.tokens import Token
 
@@ -103,8 +103,8 @@ def test_an_epoch_runs_from_hello_to_seal(coordinator: Coordinator) -> None:
     replies = coordinator.hello(b"a", hello(0))
     token = coordinator.token
     assert token is not None
-    ticket = Ticket(token, None, 0, 1, ())
-    assert dict(replies) == {b"a": Planned(replace(ticket, places=(0,))), b"b": Planned(ticket)}
+    ticket = Ticket(token, None, 0, 1, (), NO_ORDERS)
+    assert dict(replies) == {b"a": Planned(structs.replace(ticket, places=(0,))), b"b": Planned(ticket)}
     assert coordinator.loaded(b"b", Loaded(1, 0, token)) == []
     assert sorted(coordinator.loaded(b"a", Loaded(0, 0, token))) == [(b"a", Go(token)), (b"b", Go(token))]
     assert coordinator.described(b"a", described(0, token, exhausted=True)) == []
@@ -202,9 +202,9 @@ def test_only_the_epoch_before_is_a_base(coordinator: Coordinator) -> None:
 def test_an_epoch_is_cut_short_only_for_a_keyed_step_that_gets_more_subtasks(coordinator: Coordinator) -> None:
     finish(coordinator)
     assert coordinator.owners == [[0], [0]] and not coordinator.grows()
-    coordinator.orders = Orders(active={1: 2})
+    coordinator.orders = structs.replace(NO_ORDERS, active={1: 2})
     assert coordinator.grows()
-    coordinator.orders = Orders(active={0: 2})
+    coordinator.orders = structs.replace(NO_ORDERS, active={0: 2})
     assert not coordinator.grows(), "a step without keys changes at once"
 
 
@@ -220,7 +220,7 @@ def test_subtasks_keep_the_slices_they_hold(tmp_path: Path) -> None:
     assert coordinator._assign(1) == [1, 2, 0], "group 2 stays with who says so first; stale versions do not count"
     coordinator.members[1, 0] = Member(b"", Inventory(base, 3, 3))
     assert coordinator._assign(1) == [0, 1, 2], "a group that there is not is nobody's"
-    coordinator.orders = Orders(active={1: 2})
+    coordinator.orders = structs.replace(NO_ORDERS, active={1: 2})
     assert coordinator._assign(1) == [0, 1], "slices are divided anew among fewer subtasks"
     versions.close()
 
@@ -249,5 +249,5 @@ def test_reports_tell_the_cause_from_its_consequences() -> None:
 
 @pytest.mark.parametrize("error", ["annotations", "Exception", "UserCodeError", "no such", ""])
 def test_a_failure_of_no_known_class_is_still_told(error: str) -> None:
-    failure = understand([Failed(1, (0, 1), error, "boom")], None)
+    failure = understand([Failed(1, (0, 1), error, "boom", None)], None)
     assert type(failure.error) is RunFailedError and failure.summary == "boom (stage 0, subtask 1)"

@@ -11,7 +11,7 @@ from headrace.actuate.ranks import Ranks
 from headrace.driver.journal import Journal
 from headrace.driver.steering import Steering
 from headrace.errors import ConfigError
-from headrace.runtime.orders import Orders
+from headrace.runtime.orders import NO_ORDERS
 from headrace.runtime.plan import JobPlan
 
 
@@ -20,7 +20,7 @@ def steering(plan: JobPlan, orders: list[Orders]) -> Steering:
 
 
 def ranks_of(plan: JobPlan) -> Ranks:
-    return Ranks.of(plan, Orders(), ())
+    return Ranks.of(plan, NO_ORDERS, ())
 
 
 @pytest.mark.parametrize("settings", [{"bounds": ()}, {"mode": "microbatch"}], ids=["unbounded", "stage by stage"])

@@ -13,14 +13,15 @@ import pytest
 from acts import in_acts
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 import headrace as hr
 from headrace.config import Settings
 from headrace.driver.planning import plan_job
-from headrace.graph.slots import elastic_legs, fitted, min_slots, roomy, slots_of
+from headrace.graph.slots import elastic_legs, fitted_layout, min_slots, roomy, slots_of
 from headrace.graph.stages import Layout
 from headrace.runtime.messages import Ordered
-from headrace.runtime.orders import Orders
+from headrace.runtime.orders import NO_ORDERS
 from headrace.testing import LocalRun, scripted
 
 RECORDS = [[{"k": i % 5, "v": i, "t": 10 * i} for i in range(p, 120, 2)] for p in range(2)]
@@ -47,15 +48,15 @@ def test_slots_are_counted_hop_by_hop() -> None:
     assert (work.index, work.last, count.index) == (1, 2, 3)
     assert layout().slots == 2 + 2 * 4 + 3 and min_slots(layout()) == 2 + 2 * 1 + 1
     assert slots_of(layout(), {1: 3, 3: 2}) == 2 + 2 * 3 + 2
-    assert roomy(layout(), {1: 1, 3: 2}) == {1: 1, 3: 3}, "what is at its least might want fewer"
-    assert roomy(layout(), {1: 4, 3: 3}) == {1: 4, 3: 3}, "no room above the most"
+    assert roomy(layout(), {1: 1, 3: 2}) == {1: 1, 3: 3}, "what is at its minimum might want fewer"
+    assert roomy(layout(), {1: 4, 3: 3}) == {1: 4, 3: 3}, "no room above the maximum"
 
 
 @settings(max_examples=60, deadline=None)
 @given(work=st.integers(1, 4), count=st.integers(1, 3), slots=st.integers(5, 16))
 def test_slots_go_to_those_who_want_them_and_then_to_all(work: int, count: int, slots: int) -> None:
     wanted = {1: work, 3: count}
-    fit = fitted(layout(), wanted, slots)
+    fit = fitted_layout(layout(), wanted, slots)
     held = {leg.index: leg.subtasks for leg in elastic_legs(fit)}
     assert fit.slots == slots_of(layout(), held) <= slots
     assert all(leg.minimum <= leg.active <= leg.subtasks <= leg.maximum for leg in elastic_legs(fit))
@@ -77,10 +78,10 @@ def test_a_job_goes_on_with_other_subtasks(seed: int, tmp_path: Path) -> None:
         for act in range(6):
             source.curtain.acts = act + 1
             wanted = {1: dice.randint(1, 4), 3: dice.randint(1, 3)}
-            laid_out = fitted(maximum, wanted, dice.randint(5, 13))
+            laid_out = fitted_layout(maximum, wanted, dice.randint(5, 13))
             sizes.add(laid_out.slots)
-            run.plan = run.coordinator.plan = replace(run.plan, run=uuid.UUID(int=act).hex, layout=laid_out)
-            run.coordinator.orders = Orders(active={leg.index: leg.active for leg in elastic_legs(laid_out)})
+            run.lay_out(replace(run.plan, run=uuid.UUID(int=act).hex, layout=laid_out))
+            run.order(structs.replace(NO_ORDERS, active={leg.index: leg.active for leg in elastic_legs(laid_out)}))
             run.batch(seconds=0.05)
         run.run()
         assert len(sizes) > 2
@@ -98,11 +99,11 @@ def test_orders_of_an_attempt_before_are_not_obeyed(tmp_path: Path) -> None:
     run = LocalRun(job(source), tmp_path, report="5 ms")
     try:
         run.batch(seconds=0.05)
-        before = run.coordinator.token
+        before = run.machine.attempt
         source.curtain.acts = 2
         run.batch(seconds=0.05)
-        (subtask,) = run._caches[0, 0].subtasks.values()
-        orders, now = Orders(version=7, active={1: 4}), run.coordinator.token
+        (subtask,) = run.caches[0, 0].subtasks.values()
+        orders, now = structs.replace(NO_ORDERS, version=7, active={1: 4}), run.machine.attempt
         assert before is not None and now is not None
         subtask._obey(Ordered(before, orders))
         assert subtask._outlet.orders.version == 0

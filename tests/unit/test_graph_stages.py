@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from workflows import all_steps, out
 
 import headrace as hr
+from headrace.driver.planning import needed_columns
 from headrace.graph.nodes import Graph, SourceNode, is_keyed
-from headrace.graph.pruning import needed_columns
 from headrace.graph.render import describe, render
 from headrace.graph.stages import Layout, lay_out
 from headrace.testing import scripted

@@ -25,6 +25,11 @@ IN_USERS_HANDS = (
     ("headrace.runtime.operators.process", "Queue"),
 )
 """Classes whose objects users get without importing them: every public method is for users."""
+FOR_EXPERIMENTS = {
+    "complete_only": "a test in the compiled loop over keys, which an experiment of its own would have to copy whole; "
+    "bench hash-engines shows with it what the thesis says of sessions in fixed-size buffers (SCALLA 2.6)",
+}
+"""Options that no job sets, only experiments, each with the reason why the product has it."""
 MAX_MODULES, MAX_LINES = 16, 400
 LARGE_ROOMS: dict[str, str] = {}
 """Packages that have more modules, each with the reason."""
@@ -62,6 +67,12 @@ def test_everything_defined_is_used_by_the_product(product: dict[str, Module]) -
         assert name in product[module].defined, f"{module}.{name} is gone: take it off the list"
     roots: list[Named] = [("headrace", "__getattr__"), ("headrace.cli.main", "main")]
     assert Reached(product, roots, (*users, *IN_USERS_HANDS)).dead() == []
+
+
+@pytest.mark.parametrize("option", FOR_EXPERIMENTS)
+def test_what_only_experiments_set_is_named(option: str) -> None:
+    setting = {path.relative_to(SRC).parts[0] for path in SRC.rglob("*.py") if f"{option}=True" in path.read_text()}
+    assert setting == {"bench"}, f"if a job can set {option}, or nobody does, take it off the list"
 
 
 def test_no_name_occurs_twice() -> None:

@@ -11,9 +11,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-
 from headrace.driver.coordinator import Member
 from headrace.driver.leases import WorkerProcess, Workers
+
 from headrace.runtime.messages import Hello
 
 HELLO = Hello(1, 0, query=7, epoch=0, inventory=None, host="elsewhere", daemon=1, pid=2)

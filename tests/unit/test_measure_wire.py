@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.plants import drive, job_of, line, replay
+from tests.unit.measured import moments_of, of_subtask, of_worker
+from tests.unit.plants import drive, job_of, line
 
+from headrace.control.loop import decide_again
 from headrace.control.topology import ControlledStep
 from headrace.errors import DataError
 from headrace.measure.flows import Flow, figures_of
@@ -20,9 +22,8 @@ from headrace.measure.moments import Moments
 from headrace.measure.report import ChannelId, ChannelReport, Report, SubtaskId, SubtaskReport
 from headrace.measure.sketches import Latencies, merged
 from headrace.measure.trace import Observation, read, read_lines, write
-from headrace.testing.loads import steady
 from headrace.testing.plant import Plant
-from headrace.testing.plant_model import PlantModel, StepModel
+from headrace.testing.plant_model import PlantModel, StepModel, steady
 
 MS = st.floats(-1e6, 1e9, allow_nan=False)
 COUNT = st.integers(0, 2**40)
@@ -61,7 +62,7 @@ def test_what_is_no_report_is_refused(data: dict[str, object]) -> None:
 
 def test_figures_that_numpy_computed_are_written_as_numbers() -> None:
     mean = np.float64(2.5)
-    report = Report("w", 1.0, 0, (SubtaskReport(SubtaskId("s", 0), 3, Moments(3, mean)),))
+    report = of_worker("w", 1.0, 0, (of_subtask(SubtaskId("s", 0), 3, moments_of(3, mean)),))
     file = io.StringIO()
     write(file, Observation(1.0, (report,), {"s": 1}))
     (seen,) = read_lines([file.getvalue()])
@@ -87,7 +88,7 @@ def test_latencies_count_by_how_many_records_were_sampled() -> None:
     flows = [
         Flow("a", 99, 0, 0, Latencies.of([1.0] * 99)),
         Flow("a", 1, 0, 0, Latencies.of([100.0])),
-        Flow("b", 5, 0, 0),
+        Flow("b", 5, 0, 0, None),
     ]
     figures = figures_of(flows)
     assert figures.keys() == {"a"}, "a step without a sample is left out, never zero"
@@ -116,7 +117,7 @@ def test_decisions_replay_from_a_trace_on_disk(tmp_path: Path) -> None:
         for seen in run.seen:
             write(file, seen)
     assert any(run.decisions)
-    assert [cycle.decisions for cycle in replay(job, read(path))] == run.decisions
+    assert [cycle.decisions for cycle in decide_again(job, read(path))] == run.decisions
 
 
 def test_a_trace_that_a_crash_cut_off_ends_before_and_a_broken_line_is_named() -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
 import msgspec
 import pytest
+from headrace.driver.coordinator import Coordinator
+from headrace.state.durable.versions import Versions
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from msgspec import inspect
@@ -20,15 +21,15 @@ from workflows import out
 import headrace as hr
 from headrace.channel.server import ChannelServer
 from headrace.config import Settings
-from headrace.driver.coordinator import Coordinator
 from headrace.driver.planning import plan_job
 from headrace.errors import MessageError
+from headrace.measure.sketches import Latencies
 from headrace.runtime.messages import (
     Described,
     Hello,
     Loaded,
     Reply,
-    Rows,
+    RowsShown,
     ToDriver,
     ToWorker,
     encode,
@@ -36,7 +37,7 @@ from headrace.runtime.messages import (
     read_as_driver,
     read_as_worker,
 )
-from headrace.state.durable.versions import Versions
+from headrace.runtime.orders import NO_ORDERS
 from headrace.testing import scripted
 from headrace.tokens import Token
 
@@ -53,6 +54,8 @@ JSON = st.recursive(
 def values(kind: inspect.Type) -> st.SearchStrategy[Any]:
     """Whatever a field may hold, from its type: a field that is added to a message is tried too."""
     match kind:
+        case inspect.StructType(cls=cls) if cls is Latencies:
+            return st.lists(st.floats(0, 1e6), min_size=1, max_size=3).map(Latencies.of)
         case inspect.IntType():
             return INTS
         case inspect.FloatType():
@@ -69,7 +72,7 @@ def values(kind: inspect.Type) -> st.SearchStrategy[Any]:
             return st.tuples(*map(values, kind.item_types))
         case inspect.DictType():
             return st.dictionaries(values(kind.key_type), values(kind.value_type), max_size=3)
-        case inspect.StructType() | inspect.DataclassType():
+        case inspect.StructType():
             return st.builds(kind.cls, **{field.name: values(field.type) for field in kind.fields})
         case inspect.LiteralType():
             return st.sampled_from(kind.values)
@@ -79,6 +82,10 @@ def values(kind: inspect.Type) -> st.SearchStrategy[Any]:
                 inspect.BoolType: st.booleans(), inspect.NoneType: st.none(), inspect.AnyType: JSON,
             }  # fmt: skip
             return plain[type(kind)]
+
+
+NO_ORDER = msgspec.to_builtins(NO_ORDERS)
+ONE = Latencies.of([1.5])
 
 
 def read(kind: type, data: bytes) -> ToDriver | ToWorker:
@@ -109,17 +116,40 @@ def test_every_message_survives(kind: Any, data: st.DataObject) -> None:
     assert kind_of(encode(message)) == tag(kind)
 
 
+WRONG = (Ext(5, b""), [Ext(5, b"")])
+
+
+def spoiled_parts(kind: inspect.Type, wire: Any) -> Iterator[Any]:
+    """The same data with one struct, at any depth, spoiled: a field missing, added or of a wrong type."""
+    match kind:
+        case inspect.UnionType():
+            for one in kind.types:
+                yield from () if wire is None else spoiled_parts(one, wire)
+        case inspect.ListType() | inspect.VarTupleType() if wire:
+            for spoiled in spoiled_parts(kind.item_type, wire[0]):
+                yield [spoiled, *wire[1:]]
+        case inspect.StructType(array_like=True):
+            yield from (wire[:-1], [*wire, None])
+            for at, field in enumerate(kind.fields):
+                for spoiled in (*WRONG, *spoiled_parts(field.type, wire[at])):
+                    yield [*wire[:at], spoiled, *wire[at + 1 :]]
+        case inspect.StructType():
+            yield {**wire, "more": 1}
+            for field in kind.fields:
+                name = field.encode_name
+                yield {other: value for other, value in wire.items() if other != name}
+                for spoiled in (*WRONG, *spoiled_parts(field.type, wire[name])):
+                    yield {**wire, name: spoiled}
+
+
 def malformed(message: Any) -> st.SearchStrategy[bytes]:
-    """The message spoiled: cut off, continued, of another kind, or with a field missing, added or of a wrong type."""
+    """The message spoiled: cut off, continued, of another kind, or with a part of it spoiled."""
     whole, parts = encode(message), entries(message)
-    needed = [f.encode_name for f in inspect.type_info(type(message)).fields if f.required]  # type: ignore[attr-defined]
     changed: list[dict[str, Any]] = [
         {**parts, "kind": "plam"},
         {**parts, "kind": 7},
         {name: value for name, value in parts.items() if name != "kind"},
-        {**parts, "more": 1},
-        *({name: value for name, value in parts.items() if name != missing} for missing in needed),
-        *({**parts, name: wrong} for name in needed for wrong in (Ext(5, b""), [Ext(5, b"")])),
+        *spoiled_parts(inspect.type_info(type(message)), parts),
     ]
     cut = st.integers(0, len(whole) - 1).map(lambda size: whole[:size])
     return cut | st.just(whole + b"\xc0") | st.sampled_from(changed).map(msgspec.msgpack.encode)
@@ -152,8 +182,17 @@ def test_what_is_not_wholly_of_its_kind_is_refused_with_it(spoiled: tuple[type, 
         ("report", "exhausted", 1, "Expected `bool`, got `int`"),
         ("failed", "place", [1, 2, 3], "Expected `array` of length 2"),
         ("rows", "rows", [1], "Expected `object`, got `int`"),
-        ("orders", "orders", {"schedule": "by dice"}, "Invalid enum value 'by dice'"),
-        ("orders", "orders", {"deadlines_us": {3: 4}}, "Expected `array`, got `int`"),
+        ("orders", "orders", {**NO_ORDER, "schedule": "by dice"}, "Invalid enum value 'by dice'"),
+        ("orders", "orders", {**NO_ORDER, "deadlines_us": {3: 4}}, "Expected `array`, got `int`"),
+        ("orders", "orders", {**NO_ORDER, "versoin": 3}, "unknown field `versoin`"),
+        ("orders", "orders", {"version": 3}, "missing required field `deadlines_us`"),
+        ("report", "flows", [["s", 1, 1, 0, [[1, 2.0, 0.0], b"no sketch"]]], "9 bytes that are no sketch"),
+        (
+            "report",
+            "flows",
+            [["s", 1, 1, 0, [[2, 1.5, 0.5], ONE.sketch]]],
+            "a sketch of 1 values with the moments of 2",
+        ),
         ("desc", "description", {}, "missing required field"),
     ],
 )
@@ -168,12 +207,47 @@ def test_a_refusal_says_what_was_got(kind: str, field: str, wrong: Any, why: str
     assert f"`$.{field}" in str(caught.value)
 
 
+def structs_in(kind: inspect.Type) -> Iterator[inspect.Type]:
+    """All types in which fields have names, at any depth."""
+    match kind:
+        case inspect.StructType() | inspect.DataclassType() | inspect.TypedDictType() | inspect.NamedTupleType():
+            yield kind
+            inner = [field.type for field in kind.fields]
+        case inspect.UnionType():
+            inner = list(kind.types)
+        case inspect.TupleType():
+            inner = list(kind.item_types)
+        case inspect.DictType():
+            inner = [kind.key_type, kind.value_type]
+        case _:
+            inner = [kind.item_type] if hasattr(kind, "item_type") else []
+    for one in inner:
+        yield from structs_in(one)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_no_part_of_a_message_has_a_default_or_takes_fields_it_does_not_know(kind: Any) -> None:
+    for part in structs_in(inspect.type_info(kind)):
+        assert isinstance(part, inspect.StructType) and part.forbid_unknown_fields, part
+        assert [field.name for field in part.fields if not field.required] == []
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@given(data=st.data())
+@settings(max_examples=5, suppress_health_check=[HealthCheck.too_slow])
+def test_every_part_that_is_spoiled_is_refused(kind: Any, data: st.DataObject) -> None:
+    parts = entries(data.draw(VALUES[kind]))
+    for spoiled in spoiled_parts(inspect.type_info(kind), parts):
+        with pytest.raises(MessageError, match=f"of kind '{tag(kind)}' was refused"):
+            read(kind, msgspec.msgpack.encode(spoiled))
+
+
 @given(st.binary(max_size=60))
 @example(b"")
 @example(b"\xc1")
 @example(b"\x82\xa4kind\xa4rows\xa4step\xa2\xff\xff")  # no UTF-8
 @example(b"\x82\xa4kind\xa2\xff\xfe")
-@example(encode(Rows("s", [])).replace(b"\x90", b"\x91\x81\xa1a" + b"\x91" * 200_000))  # too deep
+@example(encode(RowsShown("s", [])).replace(b"\x90", b"\x91\x81\xa1a" + b"\x91" * 200_000))  # too deep
 def test_bytes_that_are_no_message_are_refused(data: bytes) -> None:
     for read in (read_as_driver, read_as_worker):
         with pytest.raises(MessageError, match="a control message of (no )?kind .* refused"):
@@ -239,7 +313,7 @@ def of_this_attempt(message: Any) -> Any:
     token = Token(1, 0, 0)
     match message:
         case Described(description):
-            return Described(replace(description, stage=1, index=0, token=token))
+            return Described(msgspec.structs.replace(description, stage=1, index=0, token=token))
         case Loaded():
             return msgspec.structs.replace(message, stage=0, index=0, token=token)
         case _:

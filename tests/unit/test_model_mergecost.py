@@ -84,9 +84,9 @@ def test_rules_at_the_thesis_setting() -> None:
     rule = settings_by_rule(*THESIS, 4)
     assert rule == MergeSettings(140 * MB, 10, 4)
     chosen = choose(*THESIS, THESIS_GRID).settings
-    assert chosen.chunk_bytes == rule.chunk_bytes
+    assert chosen.split_bytes == rule.split_bytes
     assert 2 * chosen.merge_factor - 1 > 97 * GB / 10 / 4 / (260 * MB), "one pass: nothing is merged before the end"
-    assert settings_by_rule(MergeWorkload(97 * GB, map_ratio=2), THESIS[1], 4).chunk_bytes == 70 * MB
+    assert settings_by_rule(MergeWorkload(97 * GB, map_ratio=2), THESIS[1], 4).split_bytes == 70 * MB
     assert map_buffer_bytes(210 * MB) == pytest.approx(140 * MB)
 
 
@@ -122,14 +122,14 @@ def _measured_s(
     keys = np.random.default_rng(5).permutation(rows)
     reducers = [_sorter(directory, hardware.reduce_buffer_bytes, chosen) for _ in range(chosen.reducers)]
     moved, requests, starts = 0.0, 0.0, 0
-    for chunk in np.array_split(keys, math.ceil(workload.input_bytes / chosen.chunk_bytes)):
+    for split in np.array_split(keys, math.ceil(workload.input_bytes / chosen.split_bytes)):
         starts += 1
         task = _sorter(directory, hardware.map_buffer_bytes, chosen)
-        task.add(chunk, np.ones(len(chunk), np.int64))
+        task.add(split, np.ones(len(split), np.int64))
         output = pa.Table.from_batches(task.groups())
         write_bytes = _write_bytes(hardware.map_buffer_bytes, chosen) if task.io.writes else math.inf
-        fills = math.ceil(len(chunk) * 24 / hardware.map_buffer_bytes)
-        moved += 2 * 24 * len(chunk) + task.io.moved_bytes
+        fills = math.ceil(len(split) * 24 / hardware.map_buffer_bytes)
+        moved += 2 * 24 * len(split) + task.io.moved_bytes
         requests += fills + max(1, output.nbytes / write_bytes) + task.io.requests
         _shuffle(output, reducers)
     for reducer in reducers:

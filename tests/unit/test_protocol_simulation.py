@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from headrace.driver.coordinator import Coordinator
+from headrace.state.durable.versions import Versions
 from simulation import FAULTS, Driver, World, simulated_plan
 from soaking import MORE
 
 from headrace.driver import coordinator as epochs
-from headrace.driver.coordinator import Coordinator
 from headrace.driver.publishing import discard_failed, publish
 from headrace.runtime.messages import Described, Loaded
 from headrace.runtime.plan import JobPlan
-from headrace.state.durable.versions import Versions
 
 SEEDS = 100 * MORE
 

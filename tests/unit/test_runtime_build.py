@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 from test_runtime_chains import Deaf, chain_of
 
 from headrace.graph.windowing import NEVER_US
 from headrace.runtime.batch import Batch
-from headrace.runtime.orders import Orders
+from headrace.runtime.orders import NO_ORDERS
 from headrace.runtime.plan import JobPlan, Ticket
 from headrace.runtime.subtask import Subtask
 from headrace.runtime.wire.frames import Frame, Kind, decode, subtask_of
@@ -21,7 +22,7 @@ from headrace.tokens import Attempt, Token
 
 
 def ticket(attempt: int, places: tuple[int, ...], **orders: Any) -> Ticket:
-    return Ticket(Attempt(1, attempt), None, 0, 0, 1, places, Orders(**orders))
+    return Ticket(Attempt(1, attempt), None, 0, 0, 1, places, replace(NO_ORDERS, **orders))
 
 
 def feed(subtask: Subtask, plan: JobPlan, rows: int) -> None:

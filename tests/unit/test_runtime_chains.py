@@ -13,11 +13,13 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from soaking import MORE
 
 import headrace as hr
 from headrace.runtime.batch import Batch
-from headrace.runtime.orders import Orders
+from headrace.runtime.messages import ToDriver, ToWorker
+from headrace.runtime.orders import NO_ORDERS, Orders
 from headrace.runtime.plan import Ticket
 from headrace.runtime.subtask import Subtask
 from headrace.runtime.wire.frames import decode
@@ -80,7 +82,7 @@ def random_moves(run: LocalRun, seed: int, n: int = 40) -> list[Orders]:
         chained = frozenset(id for id in inside if dice.random() < 0.5)
         deadlines = {(edge.id, i): dice.choice([0, 500, 5_000]) for edge in run.plan.layout.edges for i in range(2)}
         sizes = {sender: dice.choice([1, 400, 32_768]) for sender in deadlines}
-        moves.append(Orders(version, deadlines, sizes, chained=chained))
+        moves.append(Orders(version, deadlines, sizes, {}, chained, None))
     return moves
 
 
@@ -124,7 +126,7 @@ def test_steps_run_where_orders_say(tmp_path: Path) -> None:
                     if flow.items_in:
                         served[flow.step].add(reported.stage)
             if served["c"] == {3}:
-                run.order(Orders(1, chained=joined))
+                run.order(Orders(1, {}, {}, {}, joined, None))
 
     thread = threading.Thread(target=join_when_all_have_run, daemon=True)
     thread.start()
@@ -161,7 +163,7 @@ def test_receivers_come_and_go(tmp_path_factory: Any, sizes: list[tuple[int, int
     )  # fmt: skip
     layout = run.plan.layout
     assert [(s.minimum, s.active, s.subtasks) for s in layout.stages] == [(2, 2, 2), (1, 2, 4), (1, 2, 4)]
-    moves = [Orders(i, active={1: a, 2: b}) for i, (a, b) in enumerate(sizes)]
+    moves = [replace(NO_ORDERS, version=i, active={1: a, 2: b}) for i, (a, b) in enumerate(sizes)]
     rows = rows_of(run, moves, every_s=0.04)
     for sink in ("seen", "out"):
         key = lambda row: sorted(map(str, row.items()))  # noqa: E731
@@ -170,7 +172,7 @@ def test_receivers_come_and_go(tmp_path_factory: Any, sizes: list[tuple[int, int
 
 def test_records_are_spread_evenly_over_the_active_receivers(tmp_path: Path) -> None:
     run = LocalRun(elastic(), tmp_path, flush="1 ms", report="5 ms")
-    run.order(Orders(1, active={1: 3}))
+    run.order(replace(NO_ORDERS, version=1, active={1: 3}))
     rows_of(run, [])
     got: dict[int, int] = defaultdict(int)
     for reported in run.reports:
@@ -184,10 +186,10 @@ def test_records_are_spread_evenly_over_the_active_receivers(tmp_path: Path) -> 
 class Deaf:
     """A control channel on which nothing is said."""
 
-    def tell(self, kind: str, body: dict[str, Any]) -> None:
+    def tell(self, message: ToDriver) -> None:
         """Nobody listens."""
 
-    def poll(self) -> list[dict[str, Any]]:
+    def poll(self) -> list[ToWorker]:
         return []
 
     def offset_us(self) -> int:
@@ -197,7 +199,7 @@ class Deaf:
 def middle_of(run: LocalRun) -> Subtask:
     """The subtask of the second stage of ``chain_of``, begun, with a record in its buffer from ``a`` to ``b``."""
     subtask = Subtask(run.plan, 1)
-    subtask.begin(0, Ticket(Attempt(1, 0), None, 0, 0, 1, (0,)), Deaf())
+    subtask.begin(0, Ticket(Attempt(1, 0), None, 0, 0, 1, (0,), NO_ORDERS), Deaf())
     records = pa.record_batch({"p": [0], "n": [0], "t": [0]}, schema=run.plan.schemas["s"])
     subtask._operators["a"].receive(0, Batch(records, np.zeros(1, np.int64), 1))
     return subtask
@@ -209,13 +211,13 @@ def test_a_move_is_not_forgotten_when_other_orders_follow_at_once(tmp_path: Path
     subtask = middle_of(run)
     outlet = subtask._outlet
     assert not outlet.is_here("b") and not list(outlet.flush())
-    outlet.obey(Orders(1, chained=joined))
-    outlet.obey(Orders(2, {(0, 0): 7}, chained=joined))
+    outlet.obey(Orders(1, {}, {}, {}, joined, None))
+    outlet.obey(Orders(2, {(0, 0): 7}, {}, {}, joined, None))
     (row,) = outlet.flush()
     (frame,) = decode(row.column("payload")[0].as_py())
     assert frame.items == 1 and outlet.is_here("b"), "what waited has left, and then the steps have moved"
-    outlet.obey(Orders(3))
-    outlet.obey(Orders(4, chained=joined))
+    outlet.obey(replace(NO_ORDERS, version=3))
+    outlet.obey(Orders(4, {}, {}, {}, joined, None))
     assert not list(outlet.flush()) and outlet.is_here("b"), "there and back: nothing has to move"
     subtask.close()
     run.close()

@@ -52,7 +52,7 @@ class Out:
         self.times: list[int] = []
         self.watermark_us = NEVER_US
         self.peak_bytes = self.deepest = 0
-        operator.outputs.append((self, 0))
+        operator.feed(self)
 
     def receive(self, port: int, batch: Batch) -> None:
         assert batch.times.min() >= self.watermark_us, "a result that is older than the watermark"

@@ -87,8 +87,8 @@ class Played:
         made = build_reduce(reduce, SCHEMA, out, Guard("n", "fail"), Place(4), eager=True)
         assert isinstance(made, PanedReduce)
         self.reduce, self.rows = made, Rows()
-        self.reduce.outputs = [(self.rows, 0)]
-        self.source.outputs = [(self.reduce, 0)]
+        self.reduce.feed(self.rows)
+        self.source.feed(self.reduce)
         for operator, old in ((self.source, before and before.source), (self.reduce, before and before.reduce)):
             for part, store in old.stores().items() if old is not None else ():
                 for change in store.changes():

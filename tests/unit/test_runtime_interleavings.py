@@ -64,7 +64,7 @@ class Rig:
 
     def _fresh(self) -> Operator:
         operator = self.make()
-        operator.outputs = [(self.catcher, 0)]
+        operator.feed(self.catcher)
         for part, store in operator.stores().items():
             for (owner, slice), chain in self.chains.items():
                 if owner == part:

@@ -13,6 +13,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
+from tests.unit.measured import moments_of
 from workflows import out
 
 import headrace as hr
@@ -27,7 +29,7 @@ from headrace.runtime.batch import Batch, concat
 from headrace.runtime.messages import Ordered, Reported
 from headrace.runtime.metering.meter import StepMeter
 from headrace.runtime.metering.tallies import Ages, Held, Tally
-from headrace.runtime.orders import Orders
+from headrace.runtime.orders import NO_ORDERS
 from headrace.runtime.wire import edges
 from headrace.runtime.wire.channelmeter import ChannelMeter, Stamp, tagged
 from headrace.runtime.wire.edges import EdgeWriter
@@ -148,7 +150,7 @@ def test_of_items_merged_into_one_the_first_waits_longest() -> None:
         held.read(at, 1)
     held.written(40, written)
     held.written(99, written)
-    assert written.take(1) == Moments(4, 25.0, 500.0), "40, 30, 20 and 10, and no more when nothing is held"
+    assert written.take(1) == moments_of(4, 25.0, 500.0), "40, 30, 20 and 10, and no more when nothing is held"
 
 
 # latency-guarantees fact 9: sampled means at 10 % are within sampling error of full measurement, of the same buffers
@@ -259,8 +261,8 @@ def test_an_item_waits_half_a_buffers_life(clock: Clock) -> None:
         clock.now_us += 3000 * buffer
     (report,) = meter.take(0)
     assert (report.items, report.buffers) == (45, 5)
-    assert report.lifetime_ms == Moments(5, 8.0) and report.wait_ms == Moments(45, 4.0)
-    assert report.transfer_ms == Moments(45, 2.0) and report.queue_ms == Moments(45, 3.0)
+    assert report.lifetime_ms == moments_of(5, 8.0) and report.wait_ms == moments_of(45, 4.0)
+    assert report.transfer_ms == moments_of(45, 2.0) and report.queue_ms == moments_of(45, 3.0)
     assert report.latency_ms == 9.0
     (silent,) = meter.take(0)
     assert (silent.items, silent.buffers, silent.wait_ms) == (0, 0, None)
@@ -283,7 +285,7 @@ def test_transfer_is_measured_across_clocks_that_disagree(clock: Clock) -> None:
     arrives_us = clock.now_us + 40_000 + 1_000_000 + 2500
     meter.served(frame, arrives_us, arrives_us + 100)
     (report,) = meter.take(0)
-    assert report.transfer_ms == Moments(1, 2.5) and report.queue_ms == Moments(1, 0.1)
+    assert report.transfer_ms == moments_of(1, 2.5) and report.queue_ms == moments_of(1, 0.1)
 
 
 # nephele-qos fact 10: no figure passes for one of newer settings than those of its buffers
@@ -303,7 +305,7 @@ def test_a_report_names_the_oldest_settings_of_its_interval(tmp_path: Path) -> N
         reporter.begin(0, attempt, Driver())
         (meter,) = subtask._intake.meters()
         for settings, buffers in ((0, []), (3, []), (3, [2]), (3, [3]), (4, [4])):
-            subtask._obey(Ordered(attempt, Orders(settings)))
+            subtask._obey(Ordered(attempt, replace(NO_ORDERS, version=settings)))
             for version in buffers:
                 meter.served(Frame(edges.Kind.DATA, meter.edge, 0, 1, 1, settings=version), 0, 0)
             reporter.send(1_000_000, exhausted=False)
@@ -330,14 +332,14 @@ def test_a_buffer_that_is_not_tagged_counts_if_no_other_came(clock: Clock) -> No
         meter.served(flush(writer), clock.now_us + 2000, clock.now_us + 3000)
         (report,) = meter.take(0)
         seen.append(report.transfer_ms)
-    assert seen == [Moments(1, 2.0)] * 40
+    assert seen == [moments_of(1, 2.0)] * 40
     slow_us = 9_000_000
     for _ in range(40):  # of many, only the tagged count, and not the first as well
         writer.receive(0, one(0))
         meter.served(flush(writer), clock.now_us + slow_us, clock.now_us + slow_us)
         slow_us = 2000
     (report,) = meter.take(0)
-    assert report.transfer_ms == Moments(4, 2.0)
+    assert report.transfer_ms == moments_of(4, 2.0)
 
 
 def test_ages_are_a_fixed_share_of_records_and_never_none_where_some_came() -> None:

@@ -14,6 +14,7 @@ import workflows
 from acts import in_acts
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from reference import Seen
 from test_equal_results import assert_equal, scripts
 from test_runtime_interleavings import Catcher, batch_of, entering, partitions
@@ -23,7 +24,7 @@ from headrace.config import SCHEDULES, Schedule, Settings
 from headrace.driver.planning import plan_job
 from headrace.graph.windowing import FOREVER_US, NEVER_US, TimeWindow
 from headrace.runtime.build import build_stage
-from headrace.runtime.orders import Orders
+from headrace.runtime.orders import NO_ORDERS
 from headrace.runtime.plan import JobPlan
 from headrace.runtime.scheduling import scheduler as scheduling
 from headrace.runtime.scheduling.disciplines import Head
@@ -65,9 +66,9 @@ class Stage:
         self.operators = build_stage(plan, 1).operators
         self.both, self.first = Catcher(), Catcher()
         self.operators["both"].outputs = [(self.both, 0)]
-        self.operators["w"].outputs.append((self.first, 0))
+        self.operators["w"].feed(self.first)
         self.scheduler = Scheduler(plan, 1, self.operators)
-        self.scheduler.begin(Inbox(10**6), Orders())
+        self.scheduler.begin(Inbox(10**6), NO_ORDERS)
         self.scheduler._policy = Drawn(data)
         self.asked: list[tuple[int, int]] = []
         self.given = self.processed = 0
@@ -180,7 +181,7 @@ def test_the_schedule_changes_while_a_job_runs(tmp_path: Path) -> None:
 
     def follow(record: dict[str, Any]) -> dict[str, Any]:
         if record["v"] % 40 == 39:
-            run.order(Orders(schedule=next(names)))
+            run.order(replace(NO_ORDERS, schedule=next(names)))
         return record
 
     records = [{"k": f"k{i % 5}", "v": i, "t": 10 * i} for i in range(240)]

@@ -30,9 +30,9 @@ from headrace.runtime.shedding.shedders import CostAware, EarliestDeadline, Shed
 POLICIES: list[Callable[[], Shedder]] = [InOrder, EarliestDeadline, CostAware]
 
 
-def _items(most_count: int = 3, windows: int = 1, maximum: int = 8) -> st.SearchStrategy[list[Item]]:
+def _items(max_count: int = 3, windows: int = 1, maximum: int = 8) -> st.SearchStrategy[list[Item]]:
     cost_ns = st.sampled_from([1000, 2000, 3000]) | st.integers(1, 9000)  # equal costs are where versions could differ
-    item = st.builds(Item, st.integers(1, 30), cost_ns, st.integers(1, most_count), st.integers(1, windows))
+    item = st.builds(Item, st.integers(1, 30), cost_ns, st.integers(1, max_count), st.integers(1, windows))
     return st.lists(item, max_size=maximum)
 
 
@@ -58,7 +58,7 @@ def _count(items: list[Item]) -> int:
 
 # scalla fact 34: the kept set has the size of the brute-force maximum, in both versions
 @settings(max_examples=150)
-@given(items=_items(most_count=2, maximum=6), now_us=st.integers(0, 20))
+@given(items=_items(max_count=2, maximum=6), now_us=st.integers(0, 20))
 def test_kept_set_is_a_maximum(items: list[Item], now_us: int) -> None:
     shedder = CostAware()
     shedder.release(items, now_us)
@@ -68,7 +68,7 @@ def test_kept_set_is_a_maximum(items: list[Item], now_us: int) -> None:
 # scalla fact 34: tree and heap agree, record by record, while batches come and items are handed out
 @settings(max_examples=150)
 @given(
-    steps=st.lists(st.tuples(_items(most_count=40, windows=3), st.integers(0, 3), st.integers(0, 2)), max_size=12),
+    steps=st.lists(st.tuples(_items(max_count=40, windows=3), st.integers(0, 3), st.integers(0, 2)), max_size=12),
 )
 def test_tree_and_heap_agree(steps: list[tuple[list[Item], int, int]]) -> None:
     shedder, now_us = CostAware(), 0
@@ -85,7 +85,7 @@ def test_tree_and_heap_agree(steps: list[tuple[list[Item], int, int]]) -> None:
 
 
 # scalla fact 35: no kept record misses its deadline if costs are exact and nothing new arrives
-@given(items=_items(most_count=30, windows=4, maximum=20), now_us=st.integers(0, 10))
+@given(items=_items(max_count=30, windows=4, maximum=20), now_us=st.integers(0, 10))
 def test_what_is_kept_is_in_time(items: list[Item], now_us: int) -> None:
     shedder = CostAware()
     shedder.release(items, now_us)
@@ -118,7 +118,7 @@ def test_equal_costs_make_the_policies_equal(batches: list[tuple[int, int]], cos
 
 # scalla fact 38: off drops nothing; on, processed + shed (+ waiting, before the end) = received, always
 @pytest.mark.parametrize("policy", POLICIES)
-@given(steps=st.lists(st.tuples(_items(most_count=50), st.integers(0, 8), st.booleans()), max_size=12))
+@given(steps=st.lists(st.tuples(_items(max_count=50), st.integers(0, 8), st.booleans()), max_size=12))
 def test_every_record_is_accounted_for(
     policy: Callable[[], Shedder], steps: list[tuple[list[Item], int, bool]]
 ) -> None:

@@ -355,7 +355,7 @@ def test_records_that_spark_read_are_late_against_earlier_epochs_only(tmp_path: 
     node = SourceNode("s", Fed(), "t")
     source = SourceOperator(node, to_schema(SCHEMA), Guard("s", "fail"), 2, tmp_path, 1, eager=False)
     heard = Heard()
-    source.outputs = [(heard, 0)]
+    source.feed(heard)
     source.restored([0])
 
     def epoch(*batches: list[int]) -> None:
@@ -375,7 +375,7 @@ def test_a_fed_subtask_without_records_holds_nobody_back(tmp_path: Path) -> None
         SourceNode("s", Fed(), "t"), to_schema(SCHEMA), Guard("s", "fail"), 2, tmp_path, 1, eager=False
     )
     heard = Heard()
-    source.outputs = [(heard, 0)]
+    source.feed(heard)
     source.restored([1])
     source.begin()
     source.on_cut(end=True)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -16,6 +17,7 @@ from headrace.driver.status import Status
 from headrace.errors import MessageError
 from headrace.measure.flows import figures_of
 from headrace.runtime.messages import Reported, encode, read_as_driver
+from headrace.spark.supervisor import Supervisor
 from headrace.testing import LocalRun
 
 
@@ -68,7 +70,7 @@ def test_sources_are_exhausted_when_all_said_so_in_this_attempt(told: tuple[Any,
     assert not hearing.exhausted(token)
     for reported in reports:
         hearing.take(reported)
-    assert hearing.exhausted(token) and not hearing.exhausted(replace(token, attempt=token.attempt + 1))
+    assert hearing.exhausted(token) and not hearing.exhausted(msgspec.structs.replace(token, attempt=token.attempt + 1))
     hearing.forget()
     assert not hearing.exhausted(token) and hearing.history
 
@@ -77,3 +79,17 @@ def test_a_report_that_is_none_is_refused(told: tuple[Any, list[Reported]]) -> N
     body = msgspec.msgpack.decode(encode(told[1][0]))
     with pytest.raises(MessageError, match=r"of kind 'report' was refused .*missing required field .* at `\$\.report`"):
         read_as_driver(msgspec.msgpack.encode({**body, "report": {"worker": "w"}}))
+
+
+def test_a_subtask_that_the_job_does_not_have_is_not_heard(told: tuple[Any, list[Reported]]) -> None:
+    known, heard = told[1][0], []
+    coordinator = SimpleNamespace(token=known.token, has=lambda place: place == known.place)
+    driver: Any = SimpleNamespace(
+        _lock=nullcontext(),
+        _coordinator=coordinator,
+        _hearing=SimpleNamespace(take=heard.append),
+        _journal=SimpleNamespace(note_engines=lambda reported: None),
+    )
+    for reported in (msgspec.structs.replace(known, index=known.index + 1), known):
+        assert Supervisor._on_message(driver, b"", reported) == []
+    assert heard == [known]

@@ -151,7 +151,7 @@ def test_memory_stays_within_the_bound(tmp_path: Path, engine: str, reducers: An
     states = states_of(tmp_path, engine, reducers, schema, memory_bytes=bound)
     dice = np.random.default_rng(3)
     keys: list[Any] = []
-    for _ in range(8):
+    for _ in range(5):
         batch = (dice.zipf(1.3, 3000) % 40_000).tolist()
         batch = [f"a user called {key}" for key in batch] if schema is TEXTS else batch
         feed(states, batch, schema=schema)

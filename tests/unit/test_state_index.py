@@ -110,7 +110,7 @@ def test_storms_of_drops_and_returns(kind: str, mask: int, seed: int) -> None:
 def test_evicted_rows_stay_readable_until_released(kind: str, mask: int, policy: Any) -> None:
     dice, index = random.Random(4), index_of(kind, mask, slots=9, policy=policy)
     pending: dict[int, tuple[int, Any, int]] = {}
-    for _ in range(150):
+    for _ in range(60):
         keys, panes = [dice.choice(KINDS[kind][1]) for _ in range(6)], [dice.choice([0, 1]) for _ in range(6)]
         before = {*index.all_rows().tolist()}
         admission = index.admit(columns_of(kind, keys), np.array(panes))

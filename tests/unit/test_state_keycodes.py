@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from headrace.errors import SchemaError
 from headrace.state.grouping import key_arrays, key_codes
-from headrace.state.index.columncodes import Keys
-from headrace.state.index.keycodes import KeyCodes
+from headrace.state.index.keycodes import KeyCodes, Keys
 
 NAN = float("nan")
 DAYS = [datetime(2024, 1, 2, tzinfo=UTC), datetime(1960, 1, 1, tzinfo=UTC)]

@@ -157,7 +157,7 @@ def test_space_saving_writes_about_as_much_as_frequent(skew: float) -> None:
 
 
 def assert_coverage_holds(memory: Memory, frequency: Counter[int]) -> int:
-    """Checks gamma of all rows; returns how many promise anything."""
+    """Checks gamma of all rows; returns how many are covered by more than half."""
     rows = memory.index.all_rows()
     expecting = memory.index.coverage_of(rows)
     for key, gamma in zip(memory.keys_of(rows), expecting.tolist()):

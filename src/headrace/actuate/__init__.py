@@ -1,1 +1,1 @@
-"""From decisions to deeds. In come reports and the running plan; out go orders to subtasks, each decision journaled."""
+"""From decisions to actions. In come reports and the running plan; out go orders to subtasks, each decision journaled."""

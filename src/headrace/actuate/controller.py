@@ -21,7 +21,7 @@ from headrace.graph.slots import elastic_legs
 from headrace.graph.stages import Layout
 from headrace.measure.report import ChannelId, Report
 from headrace.measure.trace import Observation, write
-from headrace.runtime.orders import Orders, Sender
+from headrace.runtime.orders import NO_ORDERS, Orders, Sender
 from headrace.runtime.plan import JobPlan
 
 _LONGEST_MS = 1000.0
@@ -70,7 +70,7 @@ class Controller:
 
     def start(self) -> None:
         """Put the first settings into force."""
-        self._order(Ranks.of(self.plan, Orders(), ()))
+        self._order(Ranks.of(self.plan, NO_ORDERS, ()))
 
     def laid_out(self, plan: JobPlan, ranks: Ranks) -> None:
         """The job goes on with other subtasks: settings that the former ones could not follow may be in force now."""
@@ -136,7 +136,7 @@ def orders_of(settings: ControlSettings, ranks: Ranks, sized: Mapping[int, int] 
             deadlines_ms.setdefault(channel, _LONGEST_MS)
             sizes.setdefault(channel, size)
     deadlines = {channel: round(1000 * ms) for channel, ms in deadlines_ms.items()}
-    return Orders(settings.version, _lowest(deadlines, ranks), _lowest(sizes, ranks), active, settings.chained)
+    return Orders(settings.version, _lowest(deadlines, ranks), _lowest(sizes, ranks), active, settings.chained, None)
 
 
 def wanted_subtasks(settings: ControlSettings, layout: Layout) -> dict[int, int]:

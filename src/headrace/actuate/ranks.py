@@ -7,7 +7,7 @@ active; of a keyed one those that own slices, which may be any.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import msgspec.structs
 
@@ -55,7 +55,7 @@ class Ranks:
             receiver = self._rank(edge.target, channel.id.receiver)
             if sender is not None and receiver is not None:
                 channels.append(msgspec.structs.replace(channel, id=ChannelId(edge.id, sender, receiver)))
-        return replace(report, subtasks=tuple(subtasks), channels=tuple(channels))
+        return msgspec.structs.replace(report, subtasks=tuple(subtasks), channels=tuple(channels))
 
     def channels(self, edge: int) -> list[ChannelId]:
         """An edge's channels between subtasks that have work."""

@@ -65,8 +65,8 @@ class Job:
 
         ``event_time``: the column that says when a record happened (a timestamp, ISO text, a whole
         number of milliseconds or a float of seconds; ``time_unit`` says otherwise). ``lateness``: how
-        far out of order records may be (the delay of Spark's ``withWatermark``). ``idle``: silence after which a live source no longer holds
-        back the others' windows.
+        far out of order records may be (the delay of Spark's ``withWatermark``). ``idle``: silence after which a live
+        source no longer holds back the others' windows.
         """
         if not callable(getattr(source, "partitions", None)):
             raise GraphError(f"source {name!r} needs a source such as hr.replay('clicks.jsonl'), not {source!r:.80}")

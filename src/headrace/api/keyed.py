@@ -1,4 +1,4 @@
-"""Streams grouped by key: reduced, processed with state, or joined."""
+"""Streams grouped by key: reduced, joined, or processed with the states that a step declares."""
 
 from __future__ import annotations
 
@@ -160,3 +160,18 @@ def same_job(one: Stream | KeyedStream, other: Stream | KeyedStream) -> None:
     """Raise GraphError if two streams are of different jobs."""
     if one.job is not other.job:
         raise GraphError(f"{one.name!r} and {other.name!r} belong to different jobs; build both on one hr.Job")
+
+
+def value() -> StateKind:
+    """One value per key: ``get() set(v) delete()``."""
+    return "value"
+
+
+def queue() -> StateKind:
+    """A first-in first-out queue per key: ``append(v) popleft() peek() len() iter()``."""
+    return "queue"
+
+
+def mapping() -> StateKind:
+    """A dictionary per key: ``get(k) set(k, v) delete(k) items() len()``."""
+    return "mapping"

@@ -75,7 +75,8 @@ def keep(
 def shed(*, after: Duration | None = None) -> Shed:
     """Under more load than a reduce can carry, abandon records that cannot be processed in time, and count them.
 
-    In time is ``after`` they were due, or else within the tightest bound of a constraint on a path through the step.
+    A record is in time if processed within ``after`` of being due, or else within the tightest bound of a constraint on
+    a path through the step.
     Answers are then approximate; the counter ``shed`` says by how much. Only in realtime mode: the other modes
     process everything.
 
@@ -148,7 +149,7 @@ def check_groups(step: str, groups: Mapping[str, Any]) -> None:
 
 
 def check_columns(step: str, columns: Mapping[str, Any], taken: Iterable[str], options: Mapping[str, Any]) -> None:
-    """Raise GraphError for the first result column that is none, or that has a name which is taken."""
+    """Raise GraphError for the first result column that is not a reducer, or whose name is taken."""
     for option, value in options.items():
         if isinstance(value, (Aggregate, UserReducer)):
             raise GraphError(

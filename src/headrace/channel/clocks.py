@@ -18,7 +18,7 @@ def system_us() -> int:
 
 
 def clock_name() -> str:
-    """What two processes have in common just if they read the same clock.
+    """A name that two processes share exactly when they read the same clock.
 
     Containers of one host do, whatever they are called; hosts of one name do not.
     """

@@ -21,12 +21,12 @@ from headrace.connect.reading.formats import (
     is_unfinished,
     known_format,
 )
-from headrace.connect.reading.inference import as_schema, empty_batch
+from headrace.connect.reading.inference import as_schema
 from headrace.connect.reading.lineblocks import PACED_BLOCK_BYTES
 from headrace.connect.reading.pieces import Cursor
 from headrace.connect.source import BadRecord, Offset, Poll
 from headrace.errors import ConfigError, DataError, SchemaError
-from headrace.schemas import SchemaLike
+from headrace.schemas import SchemaLike, empty_batch
 
 _LISTING_US = 200_000
 

@@ -75,10 +75,10 @@ class _Knots:
 
     def time_of(self, items: Floats) -> Floats:
         """When the count first reaches ``items`` (or the last knot)."""
-        segment = np.clip(np.searchsorted(self.items, items, side="left") - 1, 0, len(self.rates) - 1)
-        rates = self.rates[segment]
-        past = np.divide(items - self.items[segment], rates, out=np.zeros_like(items), where=rates > 0)
-        reached: Floats = np.minimum(self.at_s[segment] + past, self.at_s[-1])
+        piece = np.clip(np.searchsorted(self.items, items, side="left") - 1, 0, len(self.rates) - 1)
+        rates = self.rates[piece]
+        past = np.divide(items - self.items[piece], rates, out=np.zeros_like(items), where=rates > 0)
+        reached: Floats = np.minimum(self.at_s[piece] + past, self.at_s[-1])
         return reached
 
     def items_at(self, seconds: float) -> float:

@@ -19,13 +19,13 @@ from headrace.connect.reading.formats import (
     known_format,
     list_files,
 )
-from headrace.connect.reading.inference import as_schema, empty_batch
+from headrace.connect.reading.inference import as_schema
 from headrace.connect.reading.lineblocks import BLOCK_BYTES, PACED_BLOCK_BYTES
 from headrace.connect.reading.pieces import Cursor, Position
 from headrace.connect.reading.times import column_us
 from headrace.connect.source import Offset, Poll
 from headrace.errors import ConfigError, SchemaError, StateError
-from headrace.schemas import SchemaLike
+from headrace.schemas import SchemaLike, empty_batch
 
 
 def replay(
@@ -42,8 +42,8 @@ def replay(
     """A source of stored records: a JSON lines, CSV, text or Parquet file, a directory of them, or a glob.
 
     ``format`` is ``"jsonl"``, ``"csv"``, ``"lines"`` or ``"parquet"``; without it the suffix tells. The first line of a
-    CSV file names its columns; with ``header=False`` it is a record, and ``schema`` names all columns in order. Files are dealt round-robin, in sorted order, to at most as many
-    partitions as there are files.
+    CSV file names its columns; with ``header=False`` it is a record, and ``schema`` names all columns in
+    order. Files are dealt round-robin, in sorted order, to at most as many partitions as there are files.
 
     ``rate`` paces all partitions together (``"5000/s"``, steps, or a function, as for `generate`).
     ``speed`` replays by the column ``time``: 1.0 as recorded, 10.0 ten times as fast. That column is a

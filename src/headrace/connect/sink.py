@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+import msgspec
 import pyarrow as pa
 
 from headrace.tokens import Token
@@ -34,8 +35,7 @@ class SinkContext:
     tell_driver: TellDriver
 
 
-@dataclass(frozen=True, slots=True)
-class Staged:
+class Staged(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A file that a writer left for publication; ``path`` is absolute."""
 
     step: str

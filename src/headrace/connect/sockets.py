@@ -10,14 +10,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.connect.reading.bytelog import SegmentLog
+from headrace.connect.reading.bytelog import ByteLog
 from headrace.connect.reading.cursors import TextCursor, parser_of
 from headrace.connect.reading.formats import Format
-from headrace.connect.reading.inference import as_schema, empty_batch
+from headrace.connect.reading.inference import as_schema
 from headrace.connect.reading.parse import LINES_SCHEMA
 from headrace.connect.source import Offset, Poll
 from headrace.errors import ConfigError, SchemaError
-from headrace.schemas import SchemaLike
+from headrace.schemas import SchemaLike, empty_batch
 
 _RECEIVE_BYTES = 256 * 2**10
 # One poll takes at most this much from the network, so that a flood cannot keep it from returning.
@@ -89,7 +89,7 @@ class SocketReader:
     def __init__(self, source: Socket, offset: Offset, schema: pa.Schema, log_dir: Path) -> None:
         self._connection = Connection(source.host, source.port)
         parse = parser_of(source.format, schema)
-        self._log = SegmentLog(log_dir, keep_from=offset["pos"])
+        self._log = ByteLog(log_dir, keep_from=offset["pos"])
         self._end_line()
         self._cursor = TextCursor(self._log.read, parse, schema, offset, complete=False)
         self._searched = -1

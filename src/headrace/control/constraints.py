@@ -92,14 +92,14 @@ def _check_pair(topology: Topology, one: PathConstraint, other: PathConstraint) 
     shared = [topology.by_id[edge] for edge in sorted(one.edges & other.edges)]
     if shared:
         raise GraphError(
-            f"constraints {one.describe()} and {other.describe()} share the edge {in_words(shared[0])}; "
+            f"constraints {one.describe()} and {other.describe()} share the edge {edge_in_words(shared[0])}; "
             f"its buffers can follow one bound only: shorten one of the paths"
         )
     if one.over_s != other.over_s:
         raise GraphError(f"constraints {one.describe()} and {other.describe()} must have the same over=")
 
 
-def in_words(edge: StepEdge) -> str:
+def edge_in_words(edge: StepEdge) -> str:
     return f"{edge.source} → {edge.target}"
 
 

@@ -1,7 +1,7 @@
 """When scaling may act, and how far in one cycle.
 
-Ups come first, all at once, and then scaling rests. Downs are one subtask of a step at a time,
-without rest, so that a newer plan replaces what is left of an older one. Steps joined by paired
+Scale-ups come first, all at once, and then scaling rests. Scale-downs are one subtask of a step at a
+time, without rest, so that a newer plan replaces what is left of an older one. Steps joined by paired
 edges, chained or not, scale as one.
 """
 
@@ -84,7 +84,7 @@ def _unattainable(view: View, standing: Standing, wish: Wish) -> Iterator[Propos
 
 
 def _proposals(view: View, wishes: list[Wish]) -> Iterator[Proposal]:
-    """Ups if there are any, else a step down where there is room to spare."""
+    """Scale-ups if there are any, else a step down where there is room to spare."""
     stations = {station.name: station for wish in wishes for station in wish.stations}
     spare = [replace(wish, queueing_ms=view.job.policy.down_share * wish.queueing_ms) for wish in wishes]
     now = {name: view.topology.by_name[name].parallelism for name in stations}

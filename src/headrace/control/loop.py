@@ -52,6 +52,15 @@ def decide(job: ControlledJob, state: State, seen: Observation) -> Cycle:
     return Cycle(after, decisions, outcomes, view.standings)
 
 
+def decide_again(job: ControlledJob, trace: Iterable[Observation]) -> Iterator[Cycle]:
+    """The decisions that a recorded trace leads to."""
+    state = State.of(job)
+    for seen in trace:
+        cycle = decide(job, state, seen)
+        state = cycle.state
+        yield cycle
+
+
 def look(job: ControlledJob, state: State, recent: Recent, seen: Observation) -> View:
     """All that is known now, with the parallelism that is there, not the one that was asked for."""
     topology = job.topology.scaled(seen.parallelism)

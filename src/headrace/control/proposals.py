@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from headrace.control.batching import lowest, next_deadline_ms, step_latencies, targets_ms, yielding_share
 from headrace.control.buffersizes import next_size_bytes
 from headrace.control.chaining import CEILING, SPLIT, Chain, chain_of, chained_edges, partition, primary_chains
-from headrace.control.constraints import Path, in_words
+from headrace.control.constraints import Path, edge_in_words
 from headrace.control.decisions import Action, Decision, Expectation
 from headrace.control.policy import SettingsChange
 from headrace.control.standing import Standing, budget
@@ -81,7 +81,7 @@ def _edge_deadlines(view: View, edge: int, targets: dict[ChannelId, float]) -> I
     decision = Decision(
         view.at_s,
         "batch",
-        in_words(view.topology.by_id[edge]),
+        edge_in_words(view.topology.by_id[edge]),
         f"deadline {before_ms:.3g} → {after_ms:.3g} ms on {len(deadlines)} channels",
         f"a wait of {target_ms:.3g} ms fits the bound",
         {"wait_ms": wait_ms, "target_ms": target_ms},

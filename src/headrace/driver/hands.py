@@ -164,7 +164,9 @@ class Hands:
         event: Event | None
         try:
             event = self.deeds.perform(instruction)
-        except Exception as error:  # nobody looks at a thread's result: a fault that was not thought of must be heard too
+        except (
+            Exception
+        ) as error:  # nobody looks at a thread's result: a fault that was not thought of must be heard too
             event = LogUnreadable(f"{type(instruction).__name__}: {error}", translated(error))
         if event is not None:
             self._post(event)

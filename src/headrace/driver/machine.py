@@ -15,8 +15,9 @@ A failure, whoever's, ends the attempt; the next one goes on from the newest cut
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Literal
+
+import msgspec.structs
 
 from headrace.driver.appending import Appending, LogEvent
 from headrace.driver.audit import audit
@@ -79,7 +80,7 @@ from headrace.runtime.messages import (
     ToDriver,
     ToWorker,
 )
-from headrace.runtime.orders import Orders
+from headrace.runtime.orders import NO_ORDERS, Orders
 from headrace.runtime.plan import JobPlan
 from headrace.state.durable.manifest import Manifest, next_manifest
 from headrace.state.durable.versionlog import CutEntry, Opened
@@ -116,7 +117,7 @@ class Machine:
         self.base: NumberedCut | None = None
         self.attempt: Attempt | None = None
         self.cut: CutUnderWay | None = None
-        self.orders = Orders()
+        self.orders = NO_ORDERS
         self.generation = self.query = self.logged_cuts = 0
         self.stopping = self.finished = False
         self._manifest: Manifest | None = None
@@ -331,12 +332,12 @@ class Machine:
                 return []
         lease = f"{self.plan.settings.lease_s:g} s"
         text = f"a worker gave no sign of life for {lease}: it hangs or is gone"
-        self._failures.append(Failed(self.query, hello.place, ChannelError.__name__, text))
+        self._failures.append(Failed(self.query, hello.place, ChannelError.__name__, text, None))
         return self._stop_query((hello,))
 
     def _order(self, orders: Orders) -> list[Instruction]:
         """For subtasks that run, and those that begin later; a schedule once ordered stays until another is."""
-        self.orders = replace(orders, schedule=orders.schedule or self.orders.schedule)
+        self.orders = msgspec.structs.replace(orders, schedule=orders.schedule or self.orders.schedule)
         if self.attempt is None:
             return []
         return self._tell(self.members.senders(), Ordered(self.attempt, self.orders))

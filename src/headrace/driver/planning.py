@@ -16,8 +16,8 @@ from headrace.connect.source import Source
 from headrace.driver.identity import NEW, known_identity
 from headrace.driver.schemafinding import infer
 from headrace.errors import GraphError
-from headrace.graph.nodes import Graph, Node, PaneNode, SinkNode, SourceNode
-from headrace.graph.pruning import needed_columns
+from headrace.graph.nodes import Graph, Node, PaneNode, ReduceNode, SinkNode, SourceNode
+from headrace.graph.reduction import Aggregate
 from headrace.graph.sharing import share
 from headrace.graph.stages import lay_out
 from headrace.graph.validate import validate
@@ -74,6 +74,20 @@ def pruned(graph: Graph, schemas: dict[str, pa.Schema]) -> dict[str, pa.Schema]:
         elif isinstance(node, PaneNode) and node.inputs[0] in narrow:
             narrow[node.name] = narrow[node.inputs[0]]
     return narrow
+
+
+def needed_columns(graph: Graph, source: SourceNode) -> set[str] | None:
+    """The columns that steps read, or None if one of them (a user's function, a sink) sees whole records."""
+    needed = {source.event_time} if source.event_time is not None else set()
+    for node, _ in graph.consumers(source.name):
+        if not isinstance(node, (ReduceNode, PaneNode)):
+            return None
+        needed.update(node.keys)
+        for _, reducer in node.reducers:
+            if not isinstance(reducer, Aggregate):
+                return None
+            needed.update(reducer.columns)
+    return needed
 
 
 def collecting(graph: Graph, directory: Path, *, every: bool) -> Graph:

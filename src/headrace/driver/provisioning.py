@@ -1,4 +1,4 @@
-"""A cluster's executors at work: asked for and let go as the controller's wishes need, and counted.
+"""Requests and releases executors to match what the controller wants, and counts them.
 
 ``control.executors`` decides. A change waits until the executors are there, then for a cut, where the
 supervisor stops the query, calls ``laid_out`` and starts it again with another layout.
@@ -19,7 +19,7 @@ from headrace.control.decisions import Decision, compare
 from headrace.control.executors import PATIENCE_S, Calm, Demand, ExecutorPolicy, Sight, decide_executors
 from headrace.driver.journal import Journal
 from headrace.errors import EnvironmentMissingError
-from headrace.graph.slots import Subtasks, elastic_legs, fitted, min_slots, roomy, slots_of
+from headrace.graph.slots import Subtasks, elastic_legs, fitted_layout, min_slots, roomy, slots_of
 from headrace.graph.stages import Layout
 from headrace.runtime.plan import JobPlan
 
@@ -151,7 +151,7 @@ class Executors:
 
     def _demand(self, layout: Layout, wanted: Subtasks) -> Demand:
         assert self._policy is not None
-        largest = fitted(layout, wanted, self._policy.maximum * self._policy.cores)
+        largest = fitted_layout(layout, wanted, self._policy.maximum * self._policy.cores)
         lacking = any(
             leg.subtasks < min(wanted[leg.index], largest.stages[leg.index].subtasks) for leg in elastic_legs(layout)
         )
@@ -221,7 +221,7 @@ class Executors:
             self._fleet.kill(ids[total:])
             self._released.update(ids[total:])
         self._fleet.request(total)
-        layout = fitted(plan.layout, wanted, min(total, len(ids)) * cores)
+        layout = fitted_layout(plan.layout, wanted, min(total, len(ids)) * cores)
         # Workers keep subtasks in memory by run: those of the layout before must not be taken for the new ones.
         return replace(plan, run=uuid.uuid4().hex, layout=layout)
 

@@ -28,11 +28,10 @@ from headrace.graph.nodes import (
     TransformNode,
 )
 from headrace.graph.reduction import UserReducer
-from headrace.graph.windowing import SessionWindow, TimeWindow
+from headrace.graph.windowing import FOREVER_US, SessionWindow, TimeWindow
 from headrace.runtime.batch import Batch
 from headrace.runtime.operators.eventtimes import check_time_type
 from headrace.runtime.operators.joins import Join, join_schema
-from headrace.runtime.operators.operator import Operator
 from headrace.runtime.operators.process import Process
 from headrace.runtime.operators.usercode import Guard
 from headrace.runtime.plan import TimeColumn
@@ -278,20 +277,29 @@ def _process(node: ProcessNode, sample: pa.RecordBatch, known: pa.Schema | None)
     if declared is not None:
         Process(node, sample.schema, declared, Guard(node.name, "skip"), 1, debug=False)
         return declared, empty_batch(declared)
-    rows: list[dict[str, Any]] = []
     errors: list[Exception] = []
 
     def note(record: Any, error: Exception) -> None:
         errors.append(error)
 
-    probe = Process(node, sample.schema, pa.schema([]), note, 1, debug=False)  # type: ignore[arg-type]
-    probe._emit = lambda *_: (rows.extend(probe._rows), probe._rows.clear())  # type: ignore[assignment,func-returns-value]
+    probe = _Probe(node, sample.schema, pa.schema([]), note, 1, debug=False)
     probe.receive(0, Batch(sample, np.zeros(sample.num_rows, np.int64), 0))
-    Operator.watermark(probe, 0, 2**62)
-    if not rows and errors and known is None:
+    probe.watermark(0, FOREVER_US)
+    if not probe.made and errors and known is None:
         raise _failed(node.name, errors[0]) from errors[0]
-    schema = _made_of(rows, known, node.name)
-    return schema, _fitting(rows, schema)
+    schema = _made_of(probe.made, known, node.name)
+    return schema, _fitting(probe.made, schema)
+
+
+class _Probe(Process):
+    """Keeps the rows that a function makes, since no schema says yet how to emit them."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.made: list[dict[str, Any]] = []
+
+    def emit_rows(self, rows: list[dict[str, Any]], times: Any, born_us: int, late: Any) -> None:
+        self.made += rows
 
 
 def _fitting(rows: list[Any], schema: pa.Schema) -> pa.RecordBatch:

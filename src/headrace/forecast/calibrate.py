@@ -82,7 +82,7 @@ def _sample(plan: JobPlan, node: SourceNode) -> Batch:
 def _measured(plan: JobPlan, node: Node, inputs: list[Batch]) -> tuple[StepCost, Batch, float] | None:
     """A step's cost, a sample of its output and its records out per record in; None if samples are not for it."""
     operator, tap = _operator(plan, node.name), Tap()
-    operator.outputs = [(tap, 0)]
+    operator.feed(tap)
     small, large = ([_sized(batch, size) for batch in inputs] for size in (_SMALL, _LARGE))
     try:
         small_s, large_s = _min_s(operator, small), _min_s(operator, large)

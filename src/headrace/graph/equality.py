@@ -1,4 +1,4 @@
-"""Whether two things that users wrote do the same; when in doubt, they do not."""
+"""Whether two things behave the same; when in doubt, no."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Draw a job for people: one block per stage, steps in order, arrows to what they feed."""
+"""Draw a job for people: one paragraph per stage, steps in order, arrows to what they feed."""
 
 from __future__ import annotations
 

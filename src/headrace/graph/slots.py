@@ -36,7 +36,7 @@ def roomy(layout: Layout, wanted: Subtasks) -> dict[int, int]:
     return {leg.index: min(more[leg.index], leg.maximum) for leg in elastic_legs(layout)}
 
 
-def fitted(layout: Layout, wanted: Subtasks, slots: int) -> Layout:
+def fitted_layout(layout: Layout, wanted: Subtasks, slots: int) -> Layout:
     """The layout with at most so many slots, shared out by what is wanted; never below the minimum of each leg.
 
     Slots that nobody asked for are given away, too: they are there, and more subtasks then need no restart.

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 
-@dataclass(frozen=True, slots=True)
-class Backlog:
+class Backlog(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """At the time of a report; peak and standstill are those since the subtask started.
 
     ``queues`` has the buffers that wait for each step, where steps have queues. ``used_share`` is x, queued and

@@ -10,7 +10,7 @@ import msgspec
 from headrace.measure.sketches import Latencies, merged
 
 
-class Flow(msgspec.Struct, frozen=True, array_like=True):
+class Flow(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """One step in one subtask and interval.
 
     ``latency`` is of the sampled records that it had: from when each was due at its source, or read
@@ -21,7 +21,7 @@ class Flow(msgspec.Struct, frozen=True, array_like=True):
     items_in: int
     items_out: int
     late: int
-    latency: Latencies | None = None
+    latency: Latencies | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,19 +8,19 @@ from collections.abc import Iterable
 import msgspec
 
 
-class Moments(msgspec.Struct, frozen=True, array_like=True):
+class Moments(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """``n`` values with their mean and the sum of squared distances from it.
 
     Addition is Chan, Golub and LeVeque's (1979) pairwise form of Welford's update, so a value at a
     time, a worker at a time and an interval at a time all give the same figures.
 
-    >>> (Moments(1, 1.0) + Moments(1, 3.0)).variance
+    >>> (Moments(1, 1.0, 0.0) + Moments(1, 3.0, 0.0)).variance
     1.0
     """
 
     n: int
     mean: float
-    m2: float = 0.0
+    m2: float
 
     def __add__(self, other: Moments) -> Moments:
         n = self.n + other.n

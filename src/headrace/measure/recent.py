@@ -94,4 +94,5 @@ def _both(old: SubtaskReport, new: SubtaskReport) -> SubtaskReport:
         merge((old.service_ms, new.service_ms)),
         merge((old.interarrival_ms, new.interarrival_ms)),
         merge((old.queue_ms, new.queue_ms)),
+        (),
     )

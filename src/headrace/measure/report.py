@@ -9,7 +9,6 @@ Parts of a report travel as short lists, without the names of their fields: repo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -18,12 +17,12 @@ import numpy as np
 from headrace.measure.moments import Moments
 
 
-class SubtaskId(msgspec.Struct, frozen=True, order=True, array_like=True):
+class SubtaskId(msgspec.Struct, frozen=True, order=True, array_like=True, forbid_unknown_fields=True):
     step: str
     index: int
 
 
-class ChannelId(msgspec.Struct, frozen=True, order=True, array_like=True):
+class ChannelId(msgspec.Struct, frozen=True, order=True, array_like=True, forbid_unknown_fields=True):
     """One sender's way to one receiver along an edge: where buffers are first in, first out."""
 
     edge: int
@@ -31,7 +30,7 @@ class ChannelId(msgspec.Struct, frozen=True, order=True, array_like=True):
     receiver: int
 
 
-class SubtaskReport(msgspec.Struct, frozen=True, array_like=True):
+class SubtaskReport(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """One step in one subtask. None where nothing was sampled.
 
     ``latency_ms``: read-ready or read-write, as the step declares. ``service_ms``, ``interarrival_ms`` (time
@@ -41,11 +40,11 @@ class SubtaskReport(msgspec.Struct, frozen=True, array_like=True):
 
     id: SubtaskId
     items: int
-    latency_ms: Moments | None = None
-    service_ms: Moments | None = None
-    interarrival_ms: Moments | None = None
-    queue_ms: Moments | None = None
-    ages_ms: tuple[float, ...] = ()
+    latency_ms: Moments | None
+    service_ms: Moments | None
+    interarrival_ms: Moments | None
+    queue_ms: Moments | None
+    ages_ms: tuple[float, ...]
 
     @property
     def utilisation(self) -> float | None:
@@ -63,7 +62,7 @@ class SubtaskReport(msgspec.Struct, frozen=True, array_like=True):
         return 1 / self.interarrival_ms.mean if self.interarrival_ms is not None and self.interarrival_ms.mean else None
 
 
-class ChannelReport(msgspec.Struct, frozen=True, array_like=True):
+class ChannelReport(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """One channel, measured by its receiver: where items spent their time on it.
 
     ``wait_ms`` is an item's time in the open buffer (the thesis's output batch latency), and
@@ -74,10 +73,10 @@ class ChannelReport(msgspec.Struct, frozen=True, array_like=True):
     id: ChannelId
     items: int
     buffers: int
-    wait_ms: Moments | None = None
-    lifetime_ms: Moments | None = None
-    transfer_ms: Moments | None = None
-    queue_ms: Moments | None = None
+    wait_ms: Moments | None
+    lifetime_ms: Moments | None
+    transfer_ms: Moments | None
+    queue_ms: Moments | None
 
     @property
     def latency_ms(self) -> float | None:
@@ -87,8 +86,7 @@ class ChannelReport(msgspec.Struct, frozen=True, array_like=True):
         return self.wait_ms.mean + self.transfer_ms.mean + self.queue_ms.mean
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All that a worker measured in the interval that ended at ``at_s``.
 
     ``version`` names the settings that were in force during all of it, so that no decision is made
@@ -98,8 +96,8 @@ class Report:
     worker: str
     at_s: float
     version: int
-    subtasks: tuple[SubtaskReport, ...] = ()
-    channels: tuple[ChannelReport, ...] = ()
+    subtasks: tuple[SubtaskReport, ...]
+    channels: tuple[ChannelReport, ...]
 
 
 def plain(value: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -12,6 +13,7 @@ from headrace.measure.moments import Moments
 
 _K = 12
 """Ranks near the top within about 1 % of their distance from it, in at most about 6 kB."""
+_SUM_BYTES = 4
 
 
 def new_sketch() -> req_floats_sketch:
@@ -29,11 +31,32 @@ def spread(sketch: req_floats_sketch, maximum: int) -> tuple[float, ...]:
     return tuple(float(v) for v in sketch.get_quantiles((np.arange(n) + 0.5) / n, True)) if n else ()
 
 
-class Latencies(msgspec.Struct, frozen=True, array_like=True):
-    """Sampled latencies in ms: count, mean and spread exactly, quantiles and extremes by a sketch."""
+def packed(sketch: req_floats_sketch) -> bytes:
+    """A sketch behind its checksum, as it travels."""
+    data: bytes = sketch.serialize()
+    return _sum(data) + data
+
+
+def _sum(data: bytes) -> bytes:
+    return zlib.crc32(data).to_bytes(_SUM_BYTES, "little")
+
+
+class Latencies(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Sampled latencies in ms: count, mean and spread exactly, quantiles and extremes by a sketch.
+
+    ``sketch`` is packed; ValueError for bytes that are none, or one of another number of values.
+    """
 
     moments: Moments
     sketch: bytes
+
+    def __post_init__(self) -> None:
+        # Bytes that no sketch was packed into must never be opened: the library may then end the process.
+        data = self.sketch[_SUM_BYTES:]
+        if not data or self.sketch[:_SUM_BYTES] != _sum(data):
+            raise ValueError(f"{len(self.sketch)} bytes that are no sketch")
+        if (n := self._opened().n) != self.n:
+            raise ValueError(f"a sketch of {n} values with the moments of {self.n}")
 
     @staticmethod
     def of(values_ms: Sequence[float]) -> Latencies:
@@ -46,7 +69,7 @@ class Latencies(msgspec.Struct, frozen=True, array_like=True):
         sketch = new_sketch()
         sketch.update(values.astype(np.float32))
         m2 = float(np.square(values - values.mean()).sum())
-        return Latencies(Moments(len(values), float(values.mean()), m2), sketch.serialize())
+        return Latencies(Moments(len(values), float(values.mean()), m2), packed(sketch))
 
     def __add__(self, other: Latencies) -> Latencies:
         return merged((self, other))
@@ -67,7 +90,7 @@ class Latencies(msgspec.Struct, frozen=True, array_like=True):
         return float(self._opened().get_quantile(q, True))
 
     def _opened(self) -> req_floats_sketch:
-        return req_floats_sketch.deserialize(self.sketch)
+        return req_floats_sketch.deserialize(self.sketch[_SUM_BYTES:])
 
 
 def merged(parts: Iterable[Latencies]) -> Latencies:
@@ -77,4 +100,4 @@ def merged(parts: Iterable[Latencies]) -> Latencies:
     for part in others:
         moments = moments + part.moments
         sketch.merge(part._opened())
-    return Latencies(moments, sketch.serialize())
+    return Latencies(moments, packed(sketch))

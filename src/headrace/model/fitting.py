@@ -17,7 +17,7 @@ _ALIKE = 0.2
 """Batches whose sizes vary less than this share of their mean count as equal."""
 
 
-def fitted(reports: Iterable[Report], sources: Iterable[str], start: Costs | None = None) -> Costs:
+def fitted_costs(reports: Iterable[Report], sources: Iterable[str], start: Costs | None = None) -> Costs:
     """Costs of the steps and channels in a run's reports; what they do not show stays as in ``start``.
 
     A report has, per step, the mean service of a batch and how many records it held. Over reports of batches of

@@ -32,7 +32,7 @@ def inc_buckets(memory_pages: int, states_pages: float) -> Buckets:
     >>> inc_buckets(102, 101)
     Buckets(fewest=0, maximum=101)
     """
-    check_memory(memory_pages, states_pages)
+    check_pages(memory_pages, states_pages)
     if memory_pages >= states_pages + 1:
         return Buckets(0, memory_pages - 1)
     return Buckets(max(0, math.ceil((states_pages - 1) / (memory_pages - 2) - 1)), memory_pages - 1)
@@ -45,7 +45,7 @@ def inc_io_pages(memory_pages: int, states_pages: float, input_pages: float, buc
     return 2 * max(0.0, 1 - held) * input_pages
 
 
-def check_memory(memory_pages: int, states_pages: float) -> None:
+def check_pages(memory_pages: int, states_pages: float) -> None:
     """Refuse less memory than two passes need."""
     minimum = math.ceil(math.sqrt(states_pages)) + 1
     if states_pages <= 0 or memory_pages < max(3, minimum):

@@ -36,9 +36,9 @@ class MergeHardware:
 
 @dataclass(frozen=True, slots=True)
 class MergeSettings:
-    """C, F and R: map chunk, merge factor, reducers per node."""
+    """C, F and R: map split, merge factor, reducers per node."""
 
-    chunk_bytes: float
+    split_bytes: float
     merge_factor: int
     reducers: int
 
@@ -102,13 +102,13 @@ def merge_cost(
     _check(workload, hardware, settings)
     moved = _moved_bytes(workload, hardware, settings, written)
     requests = _requests(workload, hardware, settings, written)
-    starts = workload.input_bytes / (settings.chunk_bytes * hardware.nodes)
+    starts = workload.input_bytes / (settings.split_bytes * hardware.nodes)
     return MergeCost(moved, requests, (prices or Prices()).time_s(moved, requests, starts))
 
 
 def runs_of(workload: MergeWorkload, hardware: MergeHardware, settings: MergeSettings) -> tuple[float, float]:
     """α and β: initial runs of a map task and of a reduce task."""
-    alpha = settings.chunk_bytes * workload.map_ratio / hardware.map_buffer_bytes
+    alpha = settings.split_bytes * workload.map_ratio / hardware.map_buffer_bytes
     shuffled = workload.input_bytes * workload.map_ratio / (hardware.nodes * settings.reducers)
     return alpha, shuffled / hardware.reduce_buffer_bytes
 
@@ -122,7 +122,7 @@ def _moved_bytes(
     per_node = workload.input_bytes / hardware.nodes
     moved = per_node * (1 + ratio + ratio * workload.reduce_ratio)
     if alpha > 1:
-        moved += 2 * per_node / settings.chunk_bytes * written(alpha, hardware.map_buffer_bytes, factor)
+        moved += 2 * per_node / settings.split_bytes * written(alpha, hardware.map_buffer_bytes, factor)
     return moved + 2 * settings.reducers * written(beta, hardware.reduce_buffer_bytes, factor)
 
 
@@ -137,7 +137,7 @@ def _requests(
     if alpha > 1:
         per_map += written(alpha, 1.0, factor) * (root + 1) ** 2 + alpha - 1
     per_reduce = beta * workload.reduce_ratio * (root + 1) - beta * root + written(beta, 1.0, factor) * (root + 1) ** 2
-    maps = workload.input_bytes / (settings.chunk_bytes * hardware.nodes)
+    maps = workload.input_bytes / (settings.split_bytes * hardware.nodes)
     return maps * per_map + settings.reducers * per_reduce
 
 
@@ -145,7 +145,7 @@ def _check(workload: MergeWorkload, hardware: MergeHardware, settings: MergeSett
     check_factor(settings.merge_factor)
     positive = (
         workload.input_bytes, workload.map_ratio, hardware.nodes, hardware.map_buffer_bytes,
-        hardware.reduce_buffer_bytes, settings.chunk_bytes, settings.reducers,
+        hardware.reduce_buffer_bytes, settings.split_bytes, settings.reducers,
     )  # fmt: skip
     if not all(value > 0 for value in positive) or workload.reduce_ratio < 0:
         raise ConfigError(f"sizes and counts must be above zero: {workload}, {hardware}, {settings}")

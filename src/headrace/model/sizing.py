@@ -1,7 +1,7 @@
 """The smallest number of subtasks that keeps a bound at a known rate, and the longest buffer deadline that still does.
 
-The question of SCALLA 2.12 the other way round: the thesis looks for the largest rate of each number of resources;
-a job about to start has its rate, so each setting is tried at that rate only. Where the thesis leaves this to a general
+The question of SCALLA 2.12 the other way round: the thesis seeks the highest rate for given resources;
+here the rate is given, so each setting is tried at that rate only. Where the thesis leaves this to a general
 non-linear optimiser, we enumerate the settings and search the one continuous quantity, a period, by bounded scalar
 minimisation, so the answer is the same in every run.
 """

@@ -25,7 +25,7 @@ class Batch:
     interleaving and after every restart. ``late`` is None when all records are on time.
     ``born_us`` is when the oldest record was due or read; ``tag_us`` when one was that was drawn at
     random, for measuring. A step's results have the tag of what made it emit them (None until then).
-    ``held_us`` is how long, in the mean, its records had been due when their source had read them.
+    ``held_us`` is the mean age of its records when they were read.
     """
 
     records: pa.RecordBatch

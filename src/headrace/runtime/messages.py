@@ -39,7 +39,7 @@ class _FromSubtask(_Message, frozen=True):
         return self.stage, self.index
 
 
-class Inventory(msgspec.Struct, frozen=True):
+class Inventory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The slices that a worker holds in memory for a stage: those of a version, and which group of how many."""
 
     version: Token | None
@@ -112,7 +112,7 @@ class Failed(_Message, frozen=True, tag="failed"):
     place: Place | None
     error: str
     text: str
-    user_code: tuple[str, str, str, str] | None = None
+    user_code: tuple[str, str, str, str] | None
 
     @staticmethod
     def of(error: Exception, query: int, place: Place | None) -> Failed:
@@ -120,8 +120,8 @@ class Failed(_Message, frozen=True, tag="failed"):
         if isinstance(error, UserCodeError):
             return Failed(query, place, UserCodeError.__name__, str(error), error.__reduce__()[1])
         if isinstance(error, HeadraceError):
-            return Failed(query, place, type(error).__name__, str(error))
-        return Failed(query, place, "Exception", f"{type(error).__name__}: {error}")
+            return Failed(query, place, type(error).__name__, str(error), None)
+        return Failed(query, place, "Exception", f"{type(error).__name__}: {error}", None)
 
 
 class RowsShown(_Message, frozen=True, tag="rows"):

@@ -4,7 +4,8 @@ the schedule."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+import msgspec
 
 from headrace.config import Schedule
 
@@ -12,8 +13,7 @@ Sender = tuple[int, int]
 """An edge and the subtask that sends on it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Orders:
+class Orders(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All of it at once, so that a message that is lost or comes twice does no harm.
 
     ``active``: subtasks of a stage that spread edges lead to. ``chained`` None: as the job was laid
@@ -21,9 +21,13 @@ class Orders:
     that of the run's settings.
     """
 
-    version: int = 0
-    deadlines_us: Mapping[Sender, int] = field(default_factory=dict)
-    sizes_bytes: Mapping[Sender, int] = field(default_factory=dict)
-    active: Mapping[int, int] = field(default_factory=dict)
-    chained: frozenset[int] | None = None
-    schedule: Schedule | None = None
+    version: int
+    deadlines_us: Mapping[Sender, int]
+    sizes_bytes: Mapping[Sender, int]
+    active: Mapping[int, int]
+    chained: frozenset[int] | None
+    schedule: Schedule | None
+
+
+NO_ORDERS = Orders(0, {}, {}, {}, None, None)
+"""Everything as the job was laid out and as the run's settings say."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 
 from headrace.config import Settings
@@ -51,8 +52,7 @@ class JobPlan:
         return self.layout.stages[stage].active
 
 
-@dataclass(frozen=True, slots=True)
-class Ticket:
+class Ticket(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A subtask's part in one attempt.
 
     ``base`` is the version to start from (None: empty state), which stands at ``entry`` of the version log. ``group`` of
@@ -66,7 +66,7 @@ class Ticket:
     group: int | None
     groups: int
     places: tuple[int, ...]
-    orders: Orders = field(default_factory=Orders)
+    orders: Orders
 
     @property
     def first(self) -> Token:
@@ -78,8 +78,7 @@ class Ticket:
         return number % self.groups == self.group
 
 
-@dataclass(frozen=True, slots=True)
-class Description:
+class Description(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a subtask did between two cuts: ``token`` names the second.
 
     ``put`` counts per edge the records that went into its buffers, whatever became of them on the wire: with ``stood``,

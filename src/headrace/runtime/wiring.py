@@ -76,7 +76,7 @@ class Wiring:
 
     def _feed(self, edge: Edge, target: Receiver) -> None:
         if edge.source in self.operators:
-            self.operators[edge.source].outputs.append((target, edge.port))
+            self.operators[edge.source].feed(target, edge.port)
 
     def _link(self, edge: Edge, way_out: EdgeWriter | None) -> Link:
         """An edge of a leg with several stages, at this one of them."""

@@ -45,7 +45,7 @@ def open_executors(session: SparkSession, plan: JobPlan, journal: Journal, *, ob
             f"the job needs {floor} executors of {cores} task slots at least, but executors={limits} allows {limits[1]}"
         )
     policy = ExecutorPolicy(*limits, cores, calm_cycles=ceil(settings.release_s / settings.report_s))
-    return Executors(journal, fleet, policy, partial(warm, session), observe_only=observe_only)
+    return Executors(journal, fleet, policy, partial(warm_slots, session), observe_only=observe_only)
 
 
 def refusal(conf: SparkConf, plan: JobPlan) -> str | None:
@@ -69,7 +69,7 @@ def _cores(fleet: SparkFleet) -> int:
     raise EnvironmentMissingError(f"no executor registered within {PATIENCE_S:g} s; is the cluster up and not full?")
 
 
-def warm(session: SparkSession, slots: int) -> Thread:
+def warm_slots(session: SparkSession, slots: int) -> Thread:
     """Start Python on free task slots, which is most of the gap that a restart with a new executor would be."""
 
     def work() -> None:

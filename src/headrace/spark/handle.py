@@ -6,9 +6,10 @@ import shutil
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import msgspec.structs
 
 from headrace.actuate.controller import BoundKept
 from headrace.config import Schedule, check_schedule
@@ -25,6 +26,12 @@ from headrace.units import Duration
 
 class Run(Supervisor):
     """A handle on a running job: ``wait() stop() status() latency() decisions() rows(sink)``."""
+
+    if not TYPE_CHECKING:  # a type checker would take any name for an attribute
+
+        def __getattr__(self, name: str) -> Any:
+            now = "; it is now delete_temporary_checkpoint()" if name == "forget" else ""
+            raise AttributeError(f"'Run' object has no attribute {name!r}{now}")
 
     def begin(self) -> Run:
         """Begin; ``hr.start`` has done that."""
@@ -90,7 +97,7 @@ class Run(Supervisor):
 
     def reschedule(self, schedule: Schedule) -> None:
         """Let subtasks choose by another policy which of their steps works next, from now on."""
-        self.order(replace(self._machine.orders, schedule=check_schedule(schedule)))
+        self.order(msgspec.structs.replace(self._machine.orders, schedule=check_schedule(schedule)))
 
     def worker_pids(self) -> list[int]:
         """Processes that run subtasks now."""

@@ -91,7 +91,7 @@ class Gauges:
         ]
 
     def _report(self, id: SubtaskId) -> SubtaskReport:
-        report = self._subtasks.get(id, SubtaskReport(id, 0))
+        report = self._subtasks.get(id, SubtaskReport(id, 0, None, None, None, None, ()))
         if id not in self._written:
             return report
         return SubtaskReport(

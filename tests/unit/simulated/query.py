@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from simulated.lanes import Lane
-from simulated.subtask import Process, Row, Subtask
-
 from headrace.driver.events import QueryEnded
 from headrace.errors import RunFailedError
+from simulated.lanes import Lane
+from simulated.subtask import Process, Row, Subtask
 
 if TYPE_CHECKING:
     from simulated.driver import Driver

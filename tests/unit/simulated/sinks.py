@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simulated.job import Result
-
 from headrace.connect.sink import Keep, Staged
 from headrace.connect.writing.staging import is_newer
 from headrace.errors import CorruptionError
 from headrace.tokens import Token
+from simulated.job import Result
 
 if TYPE_CHECKING:
     from simulated.world import World

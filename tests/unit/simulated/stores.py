@@ -7,7 +7,7 @@ from typing import Any
 
 from headrace.driver.events import Compact
 from headrace.errors import CorruptionError
-from headrace.state.durable.changes import ZERO_DIGEST, Digest
+from headrace.state.durable.changes import Digest
 from headrace.state.durable.compaction import long_chains, run_of
 from headrace.state.durable.manifest import Rewrite, SliceVersion
 from headrace.state.durable.segments import SEGMENTS, BlockRef, StoredChange

@@ -9,10 +9,6 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from simulated.job import END, KEYS, NEVER, SLICES, STEPS, WINDOW, closed, key_at, source_state
-from simulated.lanes import Lane, Violation
-from simulated.stores import Swapped, ToyStore, read_contents, write_blocks
-
 from headrace.connect.sink import Staged
 from headrace.errors import HeadraceError, ProtocolError
 from headrace.graph.windowing import IDLE_US, NEVER_US
@@ -42,6 +38,9 @@ from headrace.runtime.wire.alignment import Alignment
 from headrace.runtime.wire.marks import CutMark
 from headrace.state.durable.segments import StoredChange
 from headrace.tokens import Token
+from simulated.job import END, KEYS, NEVER, SLICES, STEPS, WINDOW, closed, key_at, source_state
+from simulated.lanes import Lane, Violation
+from simulated.stores import Swapped, ToyStore, read_contents, write_blocks
 
 if TYPE_CHECKING:
     from simulated.driver import Driver

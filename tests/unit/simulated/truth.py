@@ -5,16 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from simulated.job import NEVER, Contents, Result, results_between, state_at, watermark_at
-from simulated.lanes import Violation
-from simulated.stores import read_contents
-
 from headrace.driver.events import Finish
 from headrace.errors import FencedError, HeadraceError
 from headrace.runtime.plan import Ticket
 from headrace.state.durable.manifest import Manifest, SliceKey
 from headrace.state.durable.versionlog import CutEntry, Opened
 from headrace.tokens import Attempt, Token
+from simulated.job import NEVER, Contents, Result, results_between, state_at, watermark_at
+from simulated.lanes import Violation
+from simulated.stores import read_contents
 
 if TYPE_CHECKING:
     from simulated.subtask import Subtask
@@ -76,7 +75,9 @@ class Truth:
         found = {key: contents for key, contents in self.contents.items() if contents}
         if found != expected:
             wrong = sorted(key for key in found.keys() | expected if found.get(key) != expected.get(key))
-            raise Violation(f"I2: at {manifest.token}, offsets {offsets}, these slices are wrong: {[(key, found.get(key), expected.get(key)) for key in wrong]}")
+            raise Violation(
+                f"I2: at {manifest.token}, offsets {offsets}, these slices are wrong: {[(key, found.get(key), expected.get(key)) for key in wrong]}"
+            )
         watermark = watermark_at(self.shape, offsets)
         results = results_between(self.shape, before.watermark if before else NEVER, watermark)
         self._check_staged(manifest, results)

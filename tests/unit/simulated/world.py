@@ -8,14 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from simulated.disk import Disk, PlainLog
-from simulated.driver import Driver
-from simulated.job import Shape, laid_out, planned, with_sinks
-from simulated.lanes import Lane, Violation
-from simulated.quick import quick
-from simulated.sinks import Sinks
-from simulated.truth import Truth
-
 from headrace.driver.events import BatchEndAsked, Finish, Lost, OrdersGiven, RestartAsked, StopAsked, Tick
 from headrace.runtime.orders import Orders
 from headrace.runtime.plan import JobPlan
@@ -24,6 +16,13 @@ from headrace.state.durable.manifest import Manifest
 from headrace.state.durable.published import read_published
 from headrace.state.durable.versionlog import CutEntry, VersionLog
 from headrace.tokens import Token
+from simulated.disk import Disk, PlainLog
+from simulated.driver import Driver
+from simulated.job import Shape, laid_out, planned, with_sinks
+from simulated.lanes import Lane, Violation
+from simulated.quick import quick
+from simulated.sinks import Sinks
+from simulated.truth import Truth
 
 _STEP_S = 0.02
 _CALM_STEPS = 4000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from headrace.errors import ConfigError
-from headrace.model.hashcost import Buckets, check_memory
+from headrace.model.hashcost import Buckets, check_pages
 
 
 def inc_blind_pages(memory_pages: int, states_pages: float, input_pages: float) -> float:
@@ -13,7 +13,7 @@ def inc_blind_pages(memory_pages: int, states_pages: float, input_pages: float) 
 
     2((B−1)²/U − 1)·D/(B−2). The thesis prints it without the factor 2, which its own example needs.
     """
-    check_memory(memory_pages, states_pages)
+    check_pages(memory_pages, states_pages)
     if memory_pages > states_pages:
         raise ConfigError(f"{states_pages} pages of states fit in {memory_pages}: without spill there is no extra")
     return 2 * ((memory_pages - 1) ** 2 / states_pages - 1) * input_pages / (memory_pages - 2)
@@ -21,7 +21,7 @@ def inc_blind_pages(memory_pages: int, states_pages: float, input_pages: float) 
 
 def dinc_buckets(memory_pages: int, states_pages: float) -> Buckets:
     """U/(B−1) ≤ h ≤ B−1; take the fewest, which leaves most slots."""
-    check_memory(memory_pages, states_pages)
+    check_pages(memory_pages, states_pages)
     return Buckets(math.ceil(states_pages / (memory_pages - 1)), memory_pages - 1)
 
 

@@ -89,10 +89,10 @@ def choose(
 
 
 def settings_by_rule(workload: MergeWorkload, hardware: MergeHardware, reduce_slots: int) -> MergeSettings:
-    """Section 3.3.2.1: the largest chunk whose output fits its buffer, one-pass merge, one wave of reducers."""
+    """Section 3.3.2.1: the largest split whose output fits its buffer, one-pass merge, one wave of reducers."""
     _, runs = runs_of(workload, hardware, MergeSettings(1, 2, reduce_slots))
-    chunk_bytes = hardware.map_buffer_bytes / workload.map_ratio
-    return MergeSettings(chunk_bytes, max(2, math.ceil(runs)), reduce_slots)
+    split_bytes = hardware.map_buffer_bytes / workload.map_ratio
+    return MergeSettings(split_bytes, max(2, math.ceil(runs)), reduce_slots)
 
 
 def map_buffer_bytes(map_memory_bytes: float) -> float:

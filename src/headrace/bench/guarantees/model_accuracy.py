@@ -6,9 +6,10 @@ The model is calibrated by two runs of its own, at settings that are not among t
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from typing import Any
 
@@ -20,14 +21,13 @@ import headrace as hr
 from headrace.bench.guarantees.matching import matched
 from headrace.bench.latency import Numbered, count_up
 from headrace.bench.measuring.figures import TreeWatch
-from headrace.bench.measuring.probe import Probe
 from headrace.bench.measuring.recorder import Table, recording
 from headrace.errors import HeadraceError, UnstableError
 from headrace.forecast.pathmodel import plant_of
 from headrace.forecast.prediction import predicted
 from headrace.measure.report import Report
 from headrace.model.costs import Costs, StepCost
-from headrace.model.fitting import fitted
+from headrace.model.fitting import fitted_costs
 from headrace.runtime.plan import JobPlan
 
 Values = npt.NDArray[np.float64]
@@ -36,6 +36,7 @@ _WARMUP_S, _SECONDS = 2, 9
 _JIT_S = 20
 """Until Java has compiled what carries rows; before that, rows are held up more often than later."""
 _NEAR_P50, _NEAR_P99 = 0.20, 0.30
+_SLEEP_S = 0.002
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +135,7 @@ def calmest(seconds: tuple[Values, ...], held_s: Sequence[float]) -> tuple[Value
 
 def calibrated(uneven: MeasuredLatency, even: MeasuredLatency) -> Costs:
     """Costs of steps and channels from both runs' reports, and what the second's quantiles leave unexplained."""
-    costs = fitted((*uneven.reports, *even.reports), ["items"])
+    costs = fitted_costs((*uneven.reports, *even.reports), ["items"])
     measured_s = even.quantile_s(0.5), even.quantile_s(0.99)
     return matched(costs, lambda tried: predict_s(even.plan, tried, CALIBRATION), measured_s)
 
@@ -235,3 +236,35 @@ def calibration_figures(costs: Costs) -> dict[str, float]:
             f"{step}_record_us": costs.steps[step].record_s * 1e6,
         }
     return {name: round(value, 3) for name, value in figures.items()}
+
+
+@dataclass(slots=True)
+class Probe:
+    """How much the machine holds up whoever wants to run: a thread that sleeps and notes how late it wakes.
+
+    As a context manager; ``late_s`` are the times of waking and how late each was.
+    """
+
+    late_s: list[tuple[float, float]] = field(default_factory=list)
+    _stop: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread | None = None
+
+    def __enter__(self) -> Probe:
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._stop.is_set():
+            due_s = time.time() + _SLEEP_S
+            time.sleep(_SLEEP_S)
+            self.late_s.append((due_s, time.time() - due_s))
+
+    def held_s(self, began_s: float, ended_s: float) -> float:
+        """The time lost to hold-ups between two moments."""
+        return sum(late_s for due_s, late_s in self.late_s if began_s <= due_s < ended_s)

@@ -117,7 +117,7 @@ def _timed(trades: list[Batch], window: TimeWindow, form: str, chunk_us: int) ->
     """CPU seconds, rows and sum of the results."""
     node = ReduceNode("mean", ("symbol",), window, (("mean", hr.mean("price")),), ("trades",))
     operator, results = PanedReduce(node, _IN, _OUT, Guard("mean", "fail"), Place(64)), _Sum()
-    operator.outputs = [(results, 0)]
+    operator.feed(results)
     operator.restored([])
     operator.forms = Pinned(window, form)
     began, stored_us = time.process_time(), 0

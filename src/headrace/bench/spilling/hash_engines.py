@@ -21,13 +21,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.bench.measuring.figures import TreeWatch
-from headrace.bench.spilling.absorbing import absorb_rates
-from headrace.bench.spilling.engineruns import EVERY_ENGINE, grouped, memory_of
+from headrace.bench.spilling.engineruns import EVERY_ENGINE, grouped, memory_of, table_of
 from headrace.bench.spilling.expiring import expiring_sessions
 from headrace.bench.spilling.larger_state import against_stock, resident_memory
 from headrace.bench.spilling.orderings import failed_orders, user_count
 from headrace.bench.spilling.workloads import I64, trigrams, vocabulary_keys, zipf_keys
 from headrace.graph.memory import MIN_MR_BYTES
+from headrace.state.index.policies import INC
 from headrace.state.warming import warm
 
 SKEWS = (0.0, 0.8, 1.1, 1.5)
@@ -36,7 +36,7 @@ SHARES = (0.02, 0.13, 1.1)
 _TEXT_SKEW = 1.0
 _ITEMS_PER_KEY = 5
 _BATCH_ROWS = 65_536
-_MAX_ABSORB_KEYS = 1_000_000
+_MAX_ABSORB_KEYS, _RECORDS_PER_KEY, _ABSORB_SKEW = 1_000_000, 4, 1.1
 _ROUNDS = 3
 
 
@@ -167,3 +167,30 @@ def _line(outcome: EngineOutcome) -> str:
         f"{outcome.workload:18}memory {outcome.memory_share:4.0%}  {outcome.engine:19}{outcome.seconds:7.2f} s"
         f"{outcome.spill_bytes / 1e6:10.1f} MB spilled, {outcome.wrong} wrong"
     )
+
+
+def absorb_rates(progress: Callable[[str], None], keys: int, seconds: float) -> dict[str, int]:
+    """Records per second that one subtask absorbs into a table of count and sum that has room for all keys.
+
+    Keys are Zipf 1.1, by number and by text of three words.
+    """
+    numbers = zipf_keys(_RECORDS_PER_KEY * keys, keys, _ABSORB_SKEW, seed=4)
+    rates = {}
+    for name, column in (("int64", pa.array(numbers)), ("text", trigrams(keys).take(pa.array(numbers)))):
+        rates[f"absorb_{name}_per_s"] = round(absorb_rate(column, seconds))
+        progress(f"absorb, {name} keys: {rates[f'absorb_{name}_per_s']:,} records/s")
+    return rates
+
+
+def absorb_rate(keys: pa.Array, seconds: float) -> float:
+    """Timed after one pass over all batches, so that most keys are known, as in a job that has run for a while."""
+    records = pa.record_batch([keys, pa.array(np.arange(len(keys)))], ["k", "v"])
+    batches = [records.slice(start, _BATCH_ROWS) for start in range(0, len(keys), _BATCH_ROWS)]
+    table, times = table_of(records.schema)(None, INC), np.zeros(_BATCH_ROWS, np.int64)
+    passes, began = 0, 0.0
+    while passes < 2 or time.perf_counter() < began + seconds:
+        for batch in batches:
+            table.absorb(batch, [batch.column(0)], 0, times[: batch.num_rows])
+        began = began or time.perf_counter()
+        passes += 1
+    return (passes - 1) * len(keys) / (time.perf_counter() - began)

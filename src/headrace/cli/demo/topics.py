@@ -18,7 +18,7 @@ from headrace.connect.pace import as_pace
 HOT, SENTIMENT = "hot-topics", "sentiment"
 _OVERLAP = 10
 """A record is in this many windows of hot-topics: 10 s long, one every second."""
-_CHUNK = 50_000
+_AT_ONCE = 50_000
 
 
 def demo_job(directory: Path, total: int) -> hr.Job:
@@ -53,8 +53,8 @@ class Totals:
 def expected(total: int) -> Totals:
     """The totals of the first ``total`` tweets, by the job's own functions in plain Python."""
     totals = Totals()
-    for start in range(0, total, _CHUNK):
-        columns = tweets(np.arange(start, min(start + _CHUNK, total)))
+    for start in range(0, total, _AT_ONCE):
+        columns = tweets(np.arange(start, min(start + _AT_ONCE, total)))
         for user, text, likes in zip(columns["user"].tolist(), columns["text"], columns["likes"].tolist()):
             for tag in hashtags(score({"user": user, "text": text, "likes": likes, "ts": 0})):
                 totals.n[tag["topic"]] += 1

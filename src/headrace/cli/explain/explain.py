@@ -29,7 +29,7 @@ def explain(
             explanation,
             show,
         )
-        from headrace.cli.explain.predictions import known_costs, predictions
+        from headrace.cli.explain.predictions import known_costs, predictions, replayed
         from headrace.driver.planning import plan_job
         from headrace.spark.session import needed
 
@@ -40,5 +40,7 @@ def explain(
         if plan.graph.constraints and plan.eager:
             found = predictions(plan, known_costs(plan, calibrate=calibrate, trace=trace), rate)
             answer["predictions"] = found
+            if trace is not None:
+                found["decisions"] = replayed(plan, trace)
         if not json:
             show(plan, needed(mode), found)

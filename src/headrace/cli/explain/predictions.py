@@ -5,13 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from headrace.actuate.controljob import control_job
+from headrace.control.loop import decide_again
 from headrace.errors import ConfigError
 from headrace.forecast.calibrate import calibrated
 from headrace.forecast.prediction import Forecast, forecast
 from headrace.graph.nodes import SourceNode
 from headrace.measure.trace import read
 from headrace.model.costs import Costs
-from headrace.model.fitting import fitted
+from headrace.model.fitting import fitted_costs
 from headrace.model.sizing import Sizing
 from headrace.runtime.plan import JobPlan
 from headrace.units import in_words, rate_per_s
@@ -25,7 +27,14 @@ def known_costs(plan: JobPlan, *, calibrate: bool, trace: Path | None) -> Costs:
     if not trace.exists():
         raise ConfigError(f"there is no trace {trace}; a run writes one with trace=")
     reports = [report for seen in read(trace) for report in seen.reports]
-    return fitted(reports, [node.name for node in plan.graph.nodes if isinstance(node, SourceNode)], costs)
+    return fitted_costs(reports, [node.name for node in plan.graph.nodes if isinstance(node, SourceNode)], costs)
+
+
+def replayed(plan: JobPlan, trace: Path) -> list[str]:
+    """What the controller decides when it sees an earlier run again, by the bounds and settings of now."""
+    return [
+        decision.sentence() for cycle in decide_again(control_job(plan), read(trace)) for decision in cycle.decisions
+    ]
 
 
 def predictions(plan: JobPlan, costs: Costs, rate: str | None) -> dict[str, Any]:
@@ -49,6 +58,12 @@ def constraint_sentences(found: dict[str, Any]) -> list[str]:
             lines.append(f"    longest buffer deadlines: {edges}; {one['plan']['why']}")
         budget = ", ".join(f"{part['of']} {part['ms']:g} ms" for part in one["budget"])
         lines.append(f"    budget, in proportion to what each is expected to take: {budget}")
+    if "decisions" in found:
+        lines += [
+            "",
+            "What the controller decides when it sees the trace again",
+            *(f"  {d}" for d in found["decisions"]),
+        ]
     return lines
 
 

@@ -1,4 +1,4 @@
-"""An append-only log of bytes in segment files, addressed by position."""
+"""An append-only log of bytes in files, addressed by position."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from pathlib import Path
 
 from headrace.errors import CorruptionError, StateError
 
-SEGMENT_BYTES = 64 * 2**20
+FILE_BYTES = 64 * 2**20
 _LOCK_WAIT_S = 2.0
 
 
-class SegmentLog:
+class ByteLog:
     """Bytes in files named by the position of their first byte.
 
-    Opening it removes the segments that end at or before ``keep_from``. Raises CorruptionError when
+    Opening it removes the files that end at or before ``keep_from``. Raises CorruptionError when
     bytes from ``keep_from`` on are missing.
     """
 
-    def __init__(self, directory: Path, *, keep_from: int, segment_bytes: int = SEGMENT_BYTES) -> None:
+    def __init__(self, directory: Path, *, keep_from: int, file_bytes: int = FILE_BYTES) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self._directory = directory
-        self._segment_bytes = segment_bytes
+        self._file_bytes = file_bytes
         self._files: dict[int, int] = {}
         self._lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self.end = keep_from
         try:
             self._take_lock()
-            self._open_segments(keep_from)
+            self._open_files(keep_from)
         except BaseException:
             self.close()
             raise
@@ -45,7 +45,7 @@ class SegmentLog:
                     raise StateError(f"socket log {self._directory} is in use by another reader") from None
                 time.sleep(0.02)
 
-    def _open_segments(self, keep_from: int) -> None:
+    def _open_files(self, keep_from: int) -> None:
         found = sorted((int(path.stem), path) for path in self._directory.glob("*.log") if path.stem.isdigit())
         sizes = {start: path.stat().st_size for start, path in found}
         kept = [(start, path) for start, path in found if start + sizes[start] > keep_from or start == found[-1][0]]
@@ -70,7 +70,7 @@ class SegmentLog:
     def append(self, data: bytes) -> None:
         """Write bytes at the end; they survive the process when this returns."""
         last = next(reversed(self._files), None)
-        if last is None or self.end - last >= self._segment_bytes:
+        if last is None or self.end - last >= self._file_bytes:
             last = self.end
             self._open(self._directory / f"{last:020d}.log", last)
         view = memoryview(data)

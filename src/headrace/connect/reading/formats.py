@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headrace.connect.reading.inference import INFER_ROWS, guess_value, infer_schema
+from headrace.connect.reading.inference import INFER_ROWS, guess_value, schema_of_records
 from headrace.connect.reading.lineblocks import MAX_LINE_BYTES, BlockCutter
 from headrace.connect.reading.parse import LINES_SCHEMA
 from headrace.errors import ConfigError, DataError, SchemaError
@@ -128,7 +128,7 @@ def infer_file_schema(path: Path, format: Format) -> pa.Schema:
         rows = [row for row, _ in zip(_read_rows(cutter, header), range(INFER_ROWS))]
     finally:
         os.close(descriptor)
-    return infer_schema(rows, str(path))
+    return schema_of_records(rows, str(path))
 
 
 def _read_rows(cutter: BlockCutter, header: list[str] | None) -> Iterator[dict[str, Any]]:

@@ -31,15 +31,10 @@ def as_schema(declared: SchemaLike | None) -> pa.Schema | None:
     return schema
 
 
-def empty_batch(schema: pa.Schema) -> pa.RecordBatch:
-    """No rows of these columns."""
-    return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
-
-
-def infer_schema(rows: Sequence[Mapping[str, Any]], where: str) -> pa.Schema:
+def schema_of_records(rows: Sequence[Mapping[str, Any]], where: str) -> pa.Schema:
     """The schema of Python records: integers with floats become float64, a column of nulls string.
 
-    >>> infer_schema([{"a": 1, "b": None}, {"a": 2.5}], "x.jsonl").types
+    >>> schema_of_records([{"a": 1, "b": None}, {"a": 2.5}], "x.jsonl").types
     [DataType(double), DataType(string)]
     """
     if not rows:

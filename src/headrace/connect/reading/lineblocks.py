@@ -62,11 +62,11 @@ class BlockCutter:
     def _oversized(self, head: bytes) -> Block | None:
         # Remembering how far an unfinished line was searched keeps endless input from being read again and again.
         at = max(self._scanned, self.pos)
-        while chunk := self._read(at, BLOCK_BYTES):
-            newline = chunk.find(b"\n")
+        while data := self._read(at, BLOCK_BYTES):
+            newline = data.find(b"\n")
             if newline >= 0:
                 return self._advance(Block(self.pos, at + newline + 1, head, oversized=True))
-            at += len(chunk)
+            at += len(data)
         self._scanned = at
         return self._advance(Block(self.pos, at, head, oversized=True)) if self._complete else None
 

@@ -1,7 +1,7 @@
 """Blocks of lines turned into records: pyarrow reads whole blocks, ``salvage`` those it refuses.
 
 One line is one record; a newline inside a quoted CSV value is malformed input. pyarrow decides which
-lines are records in both ways, so a record's fate does not depend on its neighbours.
+lines are records on both paths, so a record's fate does not depend on its neighbours.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import pyarrow.csv as arrow_csv
 import pyarrow.json as arrow_json
 
 from headrace.connect.reading import salvage
-from headrace.connect.reading.inference import empty_batch
 from headrace.connect.reading.lineblocks import MAX_LINE_BYTES, Block
 from headrace.connect.source import BadRecord
 from headrace.errors import SchemaError
+from headrace.schemas import empty_batch
 
 LINES_SCHEMA = pa.schema([("line", pa.string())])
 

@@ -8,10 +8,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headrace.connect.reading.inference import empty_batch
 from headrace.connect.reading.parse import Parsed
 from headrace.connect.reading.pieces import KeptRows, Position
 from headrace.connect.source import BadRecord
+from headrace.schemas import empty_batch
 
 _READ_ROWS = 65_536
 
@@ -67,7 +67,7 @@ class ParquetCursor:
             batch = next(self._batches, None)
         except (pa.ArrowException, OSError) as error:
             return self._unreadable(f"row group {self._group}: {error}")
-        return None if batch is None else conform(batch, self._schema)
+        return None if batch is None else fitting_rows(batch, self._schema)
 
     def _unreadable(self, reason: str) -> Parsed:
         self._batches = iter(())
@@ -88,7 +88,7 @@ class ParquetCursor:
             self._file.close()
 
 
-def conform(batch: pa.RecordBatch, schema: pa.Schema) -> Parsed:
+def fitting_rows(batch: pa.RecordBatch, schema: pa.Schema) -> Parsed:
     """A batch in the schema's columns and types; rows with values that do not fit are bad records."""
     try:
         columns = [
@@ -102,5 +102,5 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> Parsed:
         if batch.num_rows == 1:
             return Parsed(empty_batch(schema), (BadRecord(str(batch.to_pylist()[0])[:200], str(error)[:200]),))
     half = batch.num_rows // 2
-    left, right = conform(batch.slice(0, half), schema), conform(batch.slice(half), schema)
+    left, right = fitting_rows(batch.slice(0, half), schema), fitting_rows(batch.slice(half), schema)
     return Parsed(pa.concat_batches([left.rows, right.rows]), [*left.bad, *right.bad])

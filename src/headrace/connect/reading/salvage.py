@@ -14,8 +14,8 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.connect.reading.inference import empty_batch
 from headrace.connect.source import BadRecord
+from headrace.schemas import empty_batch
 
 _TEXT_CHARS = 200
 _ISO_DAY = r"[0-9]{4}-[0-9]{2}-[0-9]{2}"

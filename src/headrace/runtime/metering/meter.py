@@ -2,7 +2,7 @@
 
 After Lohrmann 2016, section 2.5 of our specification. A customer of a step is what it is given at
 once: a buffer from the subtask's queue, or a batch from the step before it in the same chain.
-Service times and inter-arrival times are counted for every customer, which costs less than to choose among them; where
+Service times and inter-arrival times are counted for every customer, which costs less than choosing among them; where
 time is read or values are kept only for it, a share of buffers or records is sampled.
 """
 

@@ -8,7 +8,7 @@ import numpy as np
 from datasketches import req_floats_sketch
 
 from headrace.measure.moments import Moments
-from headrace.measure.sketches import Latencies, new_sketch, spread
+from headrace.measure.sketches import Latencies, new_sketch, packed, spread
 
 _MAX_AGES = 64
 """Ages in a report: their ninety-ninth hundredth is still one of them."""
@@ -102,4 +102,4 @@ class Ages:
         if moments is None:
             return None, ()
         self._sketch = new_sketch()
-        return Latencies(moments, sketch.serialize()), spread(sketch, _MAX_AGES)
+        return Latencies(moments, packed(sketch)), spread(sketch, _MAX_AGES)

@@ -66,6 +66,10 @@ class Operator:
         self._watermarks = [NEVER_US] * ports
         self.watermark_us = self._passed_on_us = NEVER_US
 
+    def feed(self, receiver: Receiver, port: int = 0) -> None:
+        """Hand results and watermarks to one more receiver."""
+        self.outputs.append((receiver, port))
+
     def receive(self, port: int, batch: Batch) -> None:
         if self.queue is None:
             self.process(port, batch)
@@ -112,7 +116,7 @@ class Operator:
         self.queue.put(replace(waiting, began=lambda at_us: self.meter.dequeued(at_us - arrived_us)))
 
     def advance(self, port: int, watermark_us: int) -> None:
-        """An input has come so far; it takes effect when all inputs have."""
+        """Advance one input; takes effect once all inputs have reached it."""
         if watermark_us > self._watermarks[port]:
             self._watermarks[port] = watermark_us
             lowest = lowest_of(self._watermarks)

@@ -260,6 +260,10 @@ class Process(Operator):
 
     def _emit(self, times: Any, born_us: int, late: Any) -> None:
         rows, self._rows = self._rows, []
+        self.emit_rows(rows, times, born_us, late)
+
+    def emit_rows(self, rows: list[dict[str, Any]], times: Any, born_us: int, late: Any) -> None:
+        """Emit rows as records of the step's schema."""
         records, kept = to_records(rows, self._out, self._guard, declared=self._node.options.returns is not None)
         at = np.array(kept, np.int64)
         self.emit(Batch(records, times[at], born_us, late[at] if late is not None else None))

@@ -217,5 +217,5 @@ class SourceOperator(Operator):
 
 
 def _age_us(born_us: int, last_us: int) -> int:
-    """How old records are in the mean by now, when their source has read them."""
+    """Mean age of the records when read."""
     return max(time.time_ns() // 1000 - (born_us + last_us) // 2, 0)

@@ -1,7 +1,7 @@
 """Which operator of a subtask works next: round-robin, ODF, MEM, hybrid, earliest deadline (C-MR, sections 2.3, 2.4).
 
 In come the heads of the operators' input queues and how much of the memory is used, out goes one of them. A
-policy knows no clock and no queue; the one that needs dice is given their seed.
+policy knows no clock and no queue; the randomised one is given a seed.
 """
 
 from __future__ import annotations

@@ -59,8 +59,8 @@ class EdgeWriter:
     what is to be sent began; it leaves after ``deadline_us`` or with ``limit_bytes``, whatever is first.
     ``sent`` and ``put`` count items shipped and records put in since the last cut: for the audit.
     ``entered_us`` is the sum over the pending rows of when each came: with it a row's mean wait is known when the
-    buffer is flushed; what a source let wait, in place of the buffer, counts too. It is the open buffer's, and of each
-    receiver's part only in the mean.
+    buffer is flushed; what a source let wait, in place of the buffer, counts too. It is the open buffer's;
+    each receiver's part is given the buffer's mean.
     """
 
     edge: Edge

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from headrace.graph.windowing import NEVER_US
 from headrace.runtime.clock import now_us
-from headrace.runtime.orders import Orders
+from headrace.runtime.orders import NO_ORDERS, Orders
 from headrace.runtime.plan import JobPlan, Ticket
 from headrace.runtime.wire.channelmeter import Stamp
 from headrace.runtime.wire.counts import Counts
@@ -37,10 +37,10 @@ class Outlet:
         self._active = plan.layout.stages[stage + 1].active if self._edges else 0
         self._index = 0
         self._moved = False
-        self._chained = Orders().chained
+        self._chained = NO_ORDERS.chained
         self._places = plan.layout.stage_of
         self.links = links
-        self.orders = Orders()
+        self.orders = NO_ORDERS
         self.sent_bytes = 0
 
     def begin(self, index: int, ticket: Ticket) -> None:

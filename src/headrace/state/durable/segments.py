@@ -9,10 +9,10 @@ bit, a torn or swapped file is found at each read and named.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from hashlib import blake2b
 
 import msgpack
+import msgspec
 import pyarrow as pa
 
 from headrace.errors import CorruptionError
@@ -27,8 +27,7 @@ SEGMENTS = "segments"
 _SMALL_BYTES = 16_384
 
 
-@dataclass(frozen=True, slots=True)
-class BlockRef:
+class BlockRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where a block is, and what its bytes must be. ``file`` is a name in the checkpoint's storage."""
 
     file: str
@@ -36,11 +35,10 @@ class BlockRef:
     length: int
     checksum: str
     rows: int
-    full: bool = False
+    full: bool
 
 
-@dataclass(frozen=True, slots=True)
-class StoredChange:
+class StoredChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A step's change of one slice as a subtask reports it: where it is, and the digests before and afterwards."""
 
     step: str

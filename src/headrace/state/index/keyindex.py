@@ -11,15 +11,13 @@ import pyarrow as pa
 from headrace.errors import StateError
 from headrace.state.compiled import I64, U64
 from headrace.state.index import registers as reg
-from headrace.state.index.columncodes import Keys
-from headrace.state.index.keycodes import KeyCodes
+from headrace.state.index.keycodes import KeyCodes, Keys
 from headrace.state.index.keyhash import hash_all
 from headrace.state.index.layout import EVICTED, HASH, LIVE, NEVER, PANE, SIZE, WORD, KeyBatch
-from headrace.state.index.panecounts import PaneCounts
 from headrace.state.index.policies import INC, ResidencyPolicy
 from headrace.state.index.probing import find_all, give_back, rows_in_pane
 from headrace.state.index.residency import admit
-from headrace.state.index.tables import new_table, row_bytes, with_policy, with_room, without_waste
+from headrace.state.index.tables import PaneCounts, new_table, row_bytes, with_policy, with_room, without_waste
 
 Rows = I64
 

@@ -1,12 +1,14 @@
-"""The arrays of a ``KeyIndex``: made, grown, compacted, and given the columns that a policy needs."""
+"""The arrays of a ``KeyIndex``: made, grown, compacted, and given the columns that a policy needs; rows per pane."""
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from headrace.state.compiled import I64
 from headrace.state.index import registers as reg
 from headrace.state.index.layout import FULL_AT, LIVE, NEVER, Table
 from headrace.state.index.policies import ResidencyPolicy
@@ -15,6 +17,10 @@ from headrace.state.index.probing import compact, move_slots
 _FIRST_ROWS, _FIRST_SLOTS, _FIRST_ARENA_BYTES = 64, 128, 1024
 _MAX_ROWS = 2**32 - 2
 """A slot has 32 bits for the row number."""
+_FEW = 64
+"""Up to so many rows, counting in a Python loop beats sorting."""
+_ENTRY_BYTES = 64
+"""Two whole numbers, the pane and its count."""
 
 
 def new_table(limit: int | None, seed: int) -> Table:
@@ -114,3 +120,37 @@ def _extended(array: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
     longer = np.zeros((size, *array.shape[1:]), array.dtype)
     longer[: len(array)] = array
     return longer
+
+
+class PaneCounts:
+    """Counts rows as they come and go; a pane without rows is no pane."""
+
+    def __init__(self) -> None:
+        self._counts: dict[int, int] = {}
+
+    def __getitem__(self, pane: int) -> int:
+        return self._counts.get(pane, 0)
+
+    def panes(self) -> list[int]:
+        """Panes that hold rows, ascending."""
+        return sorted(self._counts)
+
+    def add(self, panes: I64, change: int) -> None:
+        """One row more (1) or less (-1) for each entry of ``panes``."""
+        if len(panes) <= _FEW:
+            counted = [(pane, 1) for pane in panes.tolist()]
+        elif panes.min() == panes.max():
+            counted = [(int(panes[0]), len(panes))]
+        else:
+            distinct, counts = np.unique(panes, return_counts=True)
+            counted = list(zip(distinct.tolist(), counts.tolist()))
+        for pane, count in counted:
+            left = self._counts.get(pane, 0) + change * count
+            if left:
+                self._counts[pane] = left
+            else:
+                del self._counts[pane]
+
+    @property
+    def nbytes(self) -> int:
+        return sys.getsizeof(self._counts) + _ENTRY_BYTES * len(self._counts)

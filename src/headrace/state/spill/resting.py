@@ -2,7 +2,7 @@
 
 Where ``state.spill.bounded`` merges the parts of a state, here a state is whole and is replaced, so a reducer needs no
 combine. What is written is what changed; when more than half of the files is out of date, all that counts is
-written anew as the next *generation*.
+written anew as the next *edition*.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from headrace.state.spill.diskrows import Buckets, DiskRows
 
 _AT, _GONE = "__at", "__gone"
 _WORN = 2
-"""So many times the size of what counted: time to write a new generation."""
+"""So many times the size of what counted: time to write a new edition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +55,15 @@ class RestingVersions:
 
 
 class Resting:
-    """Rows of a table's ``partial_schema``; a pane of ``disk`` is a generation."""
+    """Rows of a table's ``partial_schema``; a pane of ``disk`` is an edition."""
 
     def __init__(self, partial_schema: pa.Schema, keys: int, shelf: Shelf) -> None:
         self._partial_schema, self._keys, self._shelf = partial_schema, keys, shelf
-        generation, gone = pa.field(PANE, pa.int64()), pa.field(_GONE, pa.bool_())
+        edition, gone = pa.field(PANE, pa.int64()), pa.field(_GONE, pa.bool_())
         at = pa.field(_AT, pa.int64())
-        self._schema = pa.schema([generation, at, *list(partial_schema)[1:], gone])
+        self._schema = pa.schema([edition, at, *list(partial_schema)[1:], gone])
         self.disk = shelf.rows(self._schema, lambda rows: rows.columns[2 : 2 + keys])
-        self._generation, self._next, self._fresh_bytes = 0, 0, 0
+        self._edition, self._next, self._fresh_bytes = 0, 0, 0
 
     def add(self, partial: pa.RecordBatch) -> None:
         """Put rows, in place of what there was of them."""
@@ -76,18 +76,18 @@ class Resting:
 
     def put(self, columns: list[pa.Array], gone: npt.NDArray[np.bool_]) -> None:
         """Versions as they were read."""
-        generation = pa.array(np.full(len(gone), self._next))
-        self.disk.add(pa.RecordBatch.from_arrays([generation, *columns, pa.array(gone)], schema=self._schema))
+        edition = pa.array(np.full(len(gone), self._next))
+        self.disk.add(pa.RecordBatch.from_arrays([edition, *columns, pa.array(gone)], schema=self._schema))
 
     def read(self, bucket: int) -> Iterator[RestingVersions]:
         """A bucket's versions, some blocks at a time."""
-        for rows in self.disk.read(self._generation, bucket):
+        for rows in self.disk.read(self._edition, bucket):
             partial = pa.RecordBatch.from_arrays(rows.columns[1:-1], schema=self._partial_schema)
             yield RestingVersions(partial, rows.column(_GONE).to_numpy(zero_copy_only=False))
 
     def size_of(self, bucket: int) -> int:
         """Bytes of a bucket on disk."""
-        return self.disk.size_of(self._generation, bucket)
+        return self.disk.size_of(self._edition, bucket)
 
     @property
     def worn(self) -> bool:
@@ -95,17 +95,17 @@ class Resting:
         return self._size() > _WORN * max(self._fresh_bytes, self._shelf.buffer_bytes)
 
     def renew(self) -> None:
-        """Rows put from now on are the next generation; it counts after ``renewed``."""
-        self._next = 1 - self._generation
+        """Rows put from now on are the next edition; it counts after ``renewed``."""
+        self._next = 1 - self._edition
 
     def renewed(self) -> None:
-        self.disk.drop(self._generation)
-        self._generation = self._next
+        self.disk.drop(self._edition)
+        self._edition = self._next
         self._fresh_bytes = self._size()
 
     def resume(self) -> None:
-        """Go on with the generation that was loaded; there is one at most."""
-        self._generation = self._next = max(self.disk.panes(), default=0)
+        """Go on with the edition that was loaded; there is one at most."""
+        self._edition = self._next = max(self.disk.panes(), default=0)
 
     def restored(self) -> None:
         """All has been loaded."""

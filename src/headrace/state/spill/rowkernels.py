@@ -1,4 +1,4 @@
-"""Columns into rows of words and back (compiled); what a row looks like says ``state.spill.rowwords``.
+"""Columns into rows of words and back (compiled); ``state.spill.rowwords`` describes the row layout.
 
 Like the kernels of ``state.index.keybytes`` these move a cursor per row from column to column.
 """

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from headrace.errors import SchemaError
 from headrace.state.compiled import I64, U64
-from headrace.state.index.columncodes import ColumnCode, Keys, column_code
+from headrace.state.index.keycodes import ColumnCode, Keys, column_code
 from headrace.state.spill.blocks import HEADER_WORDS, seal
 from headrace.state.spill.rowkernels import (
     count_rows,

@@ -32,14 +32,14 @@ class RowStore:
     def __init__(self, schema: pa.Schema) -> None:
         self.schema = schema
         self._stored_schema = pa.schema([*schema, (PANE, pa.int64()), (SLICE, pa.uint16())])
-        self._chunks: dict[int, list[pa.RecordBatch]] = {}
+        self._batches: dict[int, list[pa.RecordBatch]] = {}
         self._new: list[pa.RecordBatch] = []
         self._graves: list[pa.RecordBatch] = []
         self._digests: dict[int, Digest] = {}
         self._next = 1
 
     def panes(self) -> list[int]:
-        return sorted(self._chunks)
+        return sorted(self._batches)
 
     def add(self, batch: pa.RecordBatch, pane: int, slices: npt.NDArray[np.uint16]) -> None:
         """Keep rows of one pane."""
@@ -49,23 +49,23 @@ class RowStore:
         counter = np.arange(self._next, self._next + n, dtype=np.uint64)
         self._next += n
         rows = with_ids(rows, (slices.astype(np.uint64), counter))
-        self._chunks.setdefault(pane, []).append(rows)
+        self._batches.setdefault(pane, []).append(rows)
         self._new.append(rows)
 
     def rows_of(self, panes: list[int]) -> pa.Table:
         """The rows of some panes, without their bookkeeping."""
-        chunks = [chunk for pane in panes for chunk in self._chunks.get(pane, ())]
-        if not chunks:
+        batches = [batch for pane in panes for batch in self._batches.get(pane, ())]
+        if not batches:
             return self.schema.empty_table()
-        return pa.Table.from_batches(chunks).select(self.schema.names)
+        return pa.Table.from_batches(batches).select(self.schema.names)
 
     def drop(self, pane: int) -> None:
         """Forget a pane."""
-        self._graves += self._chunks.pop(pane, [])
+        self._graves += self._batches.pop(pane, [])
 
     def changes(self) -> list[Change]:
-        new_ids = {id(chunk) for chunk in self._new}
-        dropped = {id(chunk) for chunk in self._graves}
+        new_ids = {id(batch) for batch in self._new}
+        dropped = {id(batch) for batch in self._graves}
         puts = _concat([c for c in self._new if id(c) not in dropped], self._stored_schema)
         graves = _concat([c for c in self._graves if id(c) not in new_ids], self._stored_schema)
         put_at = dict(split_by_slice(_slices(puts)))
@@ -93,11 +93,11 @@ class RowStore:
 
     @property
     def nbytes(self) -> int:
-        return int(sum(chunk.nbytes for chunks in self._chunks.values() for chunk in chunks))
+        return int(sum(batch.nbytes for batches in self._batches.values() for batch in batches))
 
     def dirty_bytes(self) -> int:
-        new_bytes = int(sum(chunk.nbytes for chunk in self._new))
-        return new_bytes + ID_BYTES * int(sum(chunk.num_rows for chunk in self._graves))
+        new_bytes = int(sum(batch.nbytes for batch in self._new))
+        return new_bytes + ID_BYTES * int(sum(batch.num_rows for batch in self._graves))
 
     def load(self, slice: int, image: pa.RecordBatch, digest: Digest) -> None:
         self._digests[slice] = digest
@@ -105,17 +105,17 @@ class RowStore:
             return
         panes = image.column(PANE).to_numpy()
         for pane in np.unique(panes).tolist():
-            self._chunks.setdefault(pane, []).append(image.filter(pa.array(panes == pane)))
+            self._batches.setdefault(pane, []).append(image.filter(pa.array(panes == pane)))
         self._next = max(self._next, int(_ids(image)[1].max()) + 1)
 
 
-def _concat(chunks: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
-    if not chunks:
+def _concat(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
+    if not batches:
         empty = np.zeros(0, np.uint64)
         return with_ids(
             pa.RecordBatch.from_arrays([pa.array([], f.type) for f in schema], schema=schema), (empty, empty)
         )
-    return pa.concat_batches(chunks)
+    return pa.concat_batches(batches)
 
 
 def _slices(rows: pa.RecordBatch) -> npt.NDArray[np.uint16]:

@@ -54,7 +54,7 @@ class Entries:
             "top_k": pa.list_(column),
             "collect_list": pa.list_(column),
         }.get(self._kind, column)
-        self._chunks: list[pa.Table] = []
+        self._parts: list[pa.Table] = []
         self._loose = 0
 
     varies = True
@@ -62,7 +62,7 @@ class Entries:
 
     @property
     def nbytes(self) -> int:
-        return int(sum(chunk.nbytes for chunk in self._chunks))
+        return int(sum(part.nbytes for part in self._parts))
 
     def grow(self, capacity: int) -> None:
         """Entries are not preallocated."""
@@ -72,7 +72,7 @@ class Entries:
         if len(rows) and table.num_rows:
             gone = np.zeros(max(int(rows.max()), int(np.max(table["row"].to_numpy()))) + 1, dtype=bool)
             gone[rows] = True
-            self._chunks = [table.filter(pa.array(~gone[table["row"].to_numpy()]))]
+            self._parts = [table.filter(pa.array(~gone[table["row"].to_numpy()]))]
 
     def add(self, rows: Rows, batch: pa.RecordBatch, times: Rows) -> None:
         value = batch.column(self._column)
@@ -130,21 +130,21 @@ class Entries:
         columns = {"row": pa.array(rows), "value": value}
         if order is not None:
             columns["order"] = order
-        self._chunks.append(pa.table(columns))
+        self._parts.append(pa.table(columns))
         self._loose += len(rows)
-        if self._loose > max(_COMPACT_AT, self._chunks[0].num_rows):
+        if self._loose > max(_COMPACT_AT, self._parts[0].num_rows):
             self._compact()
 
     def _compact(self) -> pa.Table:
         """All entries, sorted by row and rank, without those that can no longer matter."""
-        if not self._chunks:
+        if not self._parts:
             columns = {"row": pa.array([], pa.int64()), "value": pa.array([], self._value)}
             if self._order is not None:
                 columns["order"] = pa.array([], self._order)
             return pa.table(columns)
-        if len(self._chunks) == 1 and not self._loose:
-            return self._chunks[0]
-        table = pa.concat_tables(self._chunks).combine_chunks()
+        if len(self._parts) == 1 and not self._loose:
+            return self._parts[0]
+        table = pa.concat_tables(self._parts).combine_chunks()
         table = self._ranked(table)
         rows = table["row"].to_numpy()
         if self._kind in ("first", "last", "min", "max", "top_k"):
@@ -155,7 +155,7 @@ class Entries:
             heads = np.flatnonzero(_first_of_pair(table))
             counts = np.add.reduceat(table["order"].to_numpy(), heads)
             table = pa.table({"row": rows[heads], "value": table["value"].to_numpy()[heads], "order": counts})
-        self._chunks, self._loose = [table], 0
+        self._parts, self._loose = [table], 0
         return table
 
     def _ranked(self, table: pa.Table) -> pa.Table:

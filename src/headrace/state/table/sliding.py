@@ -1,8 +1,8 @@
 """Windows that slide over panes, each from two merges however many panes it has.
 
-The line of panes is split into blocks as long as a window. Every window is the end of one block and the
+The line of panes is split into stretches as long as a window. Every window is the end of one stretch and the
 beginning of the next: a suffix and a prefix (van Herk 1992, Gil and Werman 1993). Prefixes grow by a pane at a
-time, suffixes are made once per block. Where blocks lie does not depend on when one begins to look,
+time, suffixes are made once per stretch. Where stretches lie does not depend on where reading starts,
 so neither do the answers, to the last bit of a sum.
 """
 
@@ -18,7 +18,7 @@ from headrace.state.table.rowtable import GroupTable
 MIN_PANES = 8
 """Fewer are merged as fast one by one."""
 _MAX_ROWS = 1_000_000
-"""Rows of a block's suffixes that are kept; a block with more is merged pane by pane, window for window."""
+"""Rows of a stretch's suffixes that are kept; a stretch with more is merged pane by pane, window for window."""
 
 PartialOf = Callable[[int], pa.RecordBatch | None]
 """A pane's partials; None where it has none."""
@@ -35,7 +35,7 @@ class Sliding:
     def forget(self) -> None:
         """Merge anew: a pane was changed."""
         self._suffixes: dict[int, pa.RecordBatch] = {}
-        self._block = -1
+        self._stretch = -1
         self._prefix = self._new_table()
         self._start = self.upto = -1
 
@@ -64,9 +64,9 @@ class Sliding:
         self.upto = upto
 
     def _suffix(self, first: int, split: int) -> pa.RecordBatch | None:
-        """The block's panes from ``first`` on; None if its suffixes are too many to keep."""
-        if self._block != split:
-            self._block, self._suffixes = split, {}
+        """The stretch's panes from ``first`` on; None if its suffixes are too many to keep."""
+        if self._stretch != split:
+            self._stretch, self._suffixes = split, {}
             merged, kept = self._new_table(), 0
             for pane in range(split - 1, first - 1, -1):
                 self._add(merged, pane)

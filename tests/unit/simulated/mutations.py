@@ -1,0 +1,47 @@
+"""Each rule of the protocol taken away, one at a time: what the world must notice.
+
+A mutation changes the product's class where the rule is the product's, and the toy where it is a subtask's. Rules that
+are about moving slices (9 to 15, FINAL) have none yet; nor have leases (24), layers of undo (26, 27) and watermarks in
+marks that are lower than before (4.5), which are about memory, time or moves only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from simulated.world import Faults
+
+Patch = pytest.MonkeyPatch
+STALLS = Faults(disk=0.06, stall=0.4, sink=0.05, write=0.0, lose=0.0, repeat=0.0, lay_out=0.0, chaos=0.006, chunk=0.1)
+"""Drivers that stand still in the middle of something, again and again."""
+DEATHS = Faults(disk=0.02, stall=0.1, sink=0.0, write=0.01, lose=0.004, repeat=0.05, lay_out=0.2, chaos=0.02)
+"""Workers and drivers that die, and messages that come again."""
+CALM = Faults(disk=0.01, stall=0.0, sink=0.0, write=0.0, lose=0.0, repeat=0.0, lay_out=0.0, chaos=0.002, chunk=0.1)
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """``seeds``: so many worlds are tried until one fails."""
+
+    name: str
+    rule: str
+    apply: Callable[[Patch], None]
+    seeds: int
+    faults: Faults | None
+    world: dict[str, Any] = field(default_factory=dict)
+
+
+MUTATIONS: dict[str, Mutation] = {}
+
+
+def mutation(
+    rule: str, seeds: int = 40, faults: Faults | None = None, **world: Any
+) -> Callable[[Callable[[Patch], None]], Callable[[Patch], None]]:
+    def note(apply: Callable[[Patch], None]) -> Callable[[Patch], None]:
+        MUTATIONS[apply.__name__] = Mutation(apply.__name__, rule, apply, seeds, faults, world)
+        return apply
+
+    return note
