@@ -16,6 +16,7 @@ from headrace.config import Settings
 from headrace.driver.planning import plan_job
 from headrace.runtime.batch import Batch
 from headrace.runtime.messages import Aligned, Described, Logged, ToDriver, ToWorker
+from headrace.runtime.orders import NO_ORDERS
 from headrace.runtime.plan import Description, JobPlan, Ticket
 from headrace.runtime.subtask import Subtask
 from headrace.runtime.wire.channelmeter import Stamp
@@ -47,7 +48,7 @@ def ticket_of(plan: JobPlan, stage: int, index: int = 0, base: Token | None = No
     """What a subtask gets when all of its stage are active; subtask n owns group n."""
     groups = plan.layout.stages[stage].subtasks
     after = plan.layout.stages[stage + 1].subtasks if stage + 1 < len(plan.layout.stages) else 0
-    return Ticket(ATTEMPT, base, entry, index, groups, tuple(range(after)))
+    return Ticket(ATTEMPT, base, entry, index, groups, tuple(range(after)), NO_ORDERS)
 
 
 class Driver:

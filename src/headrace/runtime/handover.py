@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import replace
+
+import msgspec.structs
 
 from headrace.errors import ProtocolError
 from headrace.runtime.control import Control
@@ -46,7 +47,7 @@ class Handover:
         began_s = time.perf_counter()
 
         def complete(changes: tuple[StoredChange, ...]) -> Description:
-            return replace(
+            return msgspec.structs.replace(
                 draft,
                 changes=changes,
                 staged=tuple(staged for close in closing for staged in close()),

@@ -250,7 +250,7 @@ class Subtask:
         if self.dead or self.ended:
             return
         self.reporting = True
-        report = Report(f"{self.index}", self.world.now, 0)
+        report = Report(f"{self.index}", self.world.now, 0, (), ())
         self.tell(
             Reported(
                 self.stage, self.index, self.ticket.attempt, 1, 0, 0.0, 0, True, {}, (), report, _BACKLOG
@@ -510,7 +510,7 @@ class Subtask:
         if error == "ProtocolError":
             raise Violation(f"protocol: {text}")
         if not self.dead:
-            self.tell(Failed(self.query.number, (self.stage, self.index), error, text))
+            self.tell(Failed(self.query.number, (self.stage, self.index), error, text, None))
             self.query.fail(text)
 
 

@@ -256,7 +256,7 @@ class World:
         elif kind < 0.95:
             stages = driver.shape.subtasks
             active = {stage: self.dice.randint(1, n) for stage, n in enumerate(stages) if stage}
-            driver.tell(OrdersGiven(Orders(active=active)))
+            driver.tell(OrdersGiven(Orders(0, {}, {}, active, None, None)))
         elif kind < 0.97:
             driver.asked = True
             driver.tell(StopAsked())
