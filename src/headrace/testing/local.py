@@ -96,6 +96,8 @@ class LocalRun:
     def batch(self, *, seconds: float = 1.0) -> None:
         """One batch: it ends when all sources are exhausted, or after ``seconds``; its results are then published."""
         self._turn(lambda: self._ready)
+        if self._finish is not None:
+            return
         self._ready = self._batch_over = False
         threads = self._threads = BatchOfThreads(self, self.plan, self._query, self._batch, self._pause)
         self._batch += 1
