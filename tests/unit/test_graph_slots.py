@@ -95,7 +95,7 @@ def test_a_job_goes_on_with_other_subtasks(seed: int, tmp_path: Path) -> None:
 
 def test_orders_of_an_attempt_before_are_not_obeyed(tmp_path: Path) -> None:
     """They may lie unread in a worker's channel, and name subtasks that are no longer there."""
-    source = in_acts(RECORDS, SCHEMA, 2, 1)
+    source = in_acts(RECORDS, SCHEMA, 3, 1)
     run = LocalRun(job(source), tmp_path, report="5 ms")
     try:
         run.batch(seconds=0.05)
