@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from headrace.config import Schedule
 from headrace.driver.status import State
 from headrace.errors import HeadraceError
 from headrace.runtime.messages import Hello, ToDriver, ToWorker
@@ -144,6 +145,13 @@ class OrdersGiven:
 
 
 @dataclass(frozen=True, slots=True)
+class ScheduleGiven:
+    """Subtasks are to choose by another policy which of their steps works next; all other orders stay."""
+
+    schedule: Schedule
+
+
+@dataclass(frozen=True, slots=True)
 class BatchBegins:
     """Stage by stage: Spark is about to run a batch; ``known`` if its number means the same input after a restart."""
 
@@ -184,7 +192,7 @@ class Tick:
 
 Event = (
     LogRead | Appended | AppendFailed | EntryRead | NewestSeen | LogUnreadable | Published | PublishFailed | Rewritten
-    | Collected | Heard | Lost | QueryEnded | LaidOut | OrdersGiven | BatchBegins | BatchWorked | StopAsked
+    | Collected | Heard | Lost | QueryEnded | LaidOut | OrdersGiven | ScheduleGiven | BatchBegins | BatchWorked | StopAsked
     | RestartAsked | BatchEndAsked | Tick
 )  # fmt: skip
 

@@ -49,6 +49,7 @@ from headrace.driver.events import (
     RestartAsked,
     Rewritten,
     Say,
+    ScheduleGiven,
     Send,
     StartQuery,
     StopAsked,
@@ -170,6 +171,8 @@ class Machine:
                 self.hearing.laid_out(plan.layout)
             case OrdersGiven(orders):
                 return self._order(orders)
+            case ScheduleGiven(schedule):
+                return self._order(msgspec.structs.replace(self.orders, schedule=schedule))
             case BatchBegins() | BatchWorked():
                 return self._batch(event, now_s)
             case StopAsked():
@@ -422,7 +425,7 @@ class Machine:
         if self._seconds is not None and self._began_s is not None and now_s - self._began_s >= self._seconds:
             self.stopping = True
         out = self.log.due(now_s)
-        if self.phase != "opening":  # until then sinks are another driver's
+        if self.generation:  # before it has opened the log, sinks are another driver's
             out += self.publications.due(now_s)
         if self.cut is not None and not self.cut.logging:
             out += self._advance_cut(self.cut, now_s)

@@ -9,11 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec.structs
-
 from headrace.actuate.controller import BoundKept
 from headrace.config import Schedule, check_schedule
 from headrace.connect.collect import Collect, read_collected
+from headrace.driver.events import ScheduleGiven
 from headrace.driver.status import Event, Status
 from headrace.errors import HeadraceError
 from headrace.graph.nodes import SinkNode
@@ -97,7 +96,7 @@ class Run(Supervisor):
 
     def reschedule(self, schedule: Schedule) -> None:
         """Let subtasks choose by another policy which of their steps works next, from now on."""
-        self.order(msgspec.structs.replace(self._machine.orders, schedule=check_schedule(schedule)))
+        self._loop.post(ScheduleGiven(check_schedule(schedule)))
 
     def worker_pids(self) -> list[int]:
         """Processes that run subtasks now."""
