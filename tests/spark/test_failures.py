@@ -123,6 +123,8 @@ def test_a_second_driver_is_refused_and_the_first_unharmed(spark: Any, tmp_path:
     try:
         with pytest.raises(FencedError, match="in use by another driver"):
             hr.start(job, spark=spark, checkpoint=tmp_path)
+        while not run.status().cuts:
+            assert not run.wait(0.05), "the run ended too early"
     finally:
         run.stop()
     assert run.status().state == "stopped"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import tempfile
+import time
 from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
@@ -12,6 +14,10 @@ from pyspark.sql import SparkSession
 from headrace.config import Mode
 from headrace.errors import EnvironmentMissingError
 from headrace.spark.java import find_java
+
+_log = logging.getLogger("headrace")
+_EXECUTORS_COME_S = 60.0
+"""How long the executors of a new cluster session may take to register."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +116,23 @@ def _harmless(session: SparkSession, setting: SparkSetting, current: str | None)
     return setting.key == "spark.speculation" and current is None
 
 
-def check_slots(session: SparkSession, slots: int) -> None:
-    """Real-time mode holds one task slot per subtask for the whole epoch."""
-    have = session.sparkContext.defaultParallelism
-    if have < slots:
-        raise EnvironmentMissingError(
-            f"the job needs {slots} task slots at once, but {session.sparkContext.master} has {have}; "
-            f"use master='local[{slots}]' or more executors, or lower parallelism"
+def check_slots(session: SparkSession, slots: int, patience_s: float = _EXECUTORS_COME_S) -> None:
+    """Real-time mode holds one task slot per subtask. Executors of a cluster that are still starting are waited for."""
+    context = session.sparkContext
+    if context.master.startswith("local"):
+        patience_s = patience_s if context.master.startswith("local-cluster") else 0.0
+    until_s = time.monotonic() + patience_s
+    if context.defaultParallelism < slots and patience_s:
+        _log.warning(
+            "waiting for task slots: the job needs %d, and %s has %d so far",
+            slots,
+            context.master,
+            context.defaultParallelism,
         )
+    while context.defaultParallelism < slots:
+        if time.monotonic() >= until_s:
+            raise EnvironmentMissingError(
+                f"the job needs {slots} task slots at once, but {context.master} has {context.defaultParallelism}; "
+                f"use master='local[{slots}]' or more executors, or lower parallelism"
+            )
+        time.sleep(0.1)

@@ -17,6 +17,8 @@ from headrace.runtime.plan import JobPlan
 
 _cache = Cache()
 _clients: dict[str, ChannelClient] = {}
+_LEASES = 3
+"""The driver's signs of life come from a thread among others: it may be slow for some leases without being gone."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class StageTask:
         assert context is not None
         batch = self.batch if self.batch is not None else int(context.getLocalProperty("streaming.sql.batchId") or 0)
         index = context.partitionId()
-        channel = _client(self.address)
+        channel = _client(self.address, _LEASES * self.plan.settings.lease_s)
         try:
             yield from run_attempt(self.plan, self.stage, index, batch, self.query, batches, channel, _cache)
         except GeneratorExit:
@@ -44,7 +46,7 @@ class StageTask:
             raise
 
 
-def _client(address: Address) -> ChannelClient:
+def _client(address: Address, lease_s: float) -> ChannelClient:
     """One connection per worker process and driver."""
     client = _clients.get(address.endpoint)
     if client is None or client.pid != os.getpid():
@@ -52,5 +54,5 @@ def _client(address: Address) -> ChannelClient:
             if other.pid == os.getpid():
                 other.close()
         _clients.clear()
-        client = _clients[address.endpoint] = ChannelClient(address)
+        client = _clients[address.endpoint] = ChannelClient(address, lease_s=lease_s)
     return client

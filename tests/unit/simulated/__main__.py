@@ -1,10 +1,22 @@
-"""Live one seed again, and tell the story."""
+"""Live one seed again, and tell the story: ``python -m simulated 17 [a mutation]``."""
 
 from __future__ import annotations
 
 import sys
 
+import pytest
+
+from simulated import mutated_driver, mutated_log, mutated_subtasks
+from simulated.mutations import MUTATIONS
 from simulated.world import World
 
 if __name__ == "__main__":
-    World(int(sys.argv[1]), tell=print).run()
+    assert mutated_driver and mutated_log and mutated_subtasks
+    seed, *names = sys.argv[1:]
+    with pytest.MonkeyPatch.context() as patch:
+        if names:
+            mutation = MUTATIONS[names[0]]
+            mutation.apply(patch)
+            World(int(seed), mutation.faults, tell=print, **mutation.world).run()
+        else:
+            World(int(seed), encodes=int(seed) % 50 == 0, tell=print).run()

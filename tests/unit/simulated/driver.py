@@ -88,7 +88,7 @@ class Driver:
         if world.fails(world.faults.lose):
             return
         if world.fails(world.faults.repeat):
-            process.up.push(self.hear, process, message)
+            world.after(5 * world.random(), process.up.push, self.hear, process, message)
         self.tell(Heard(process.name, message))
 
     def _do(self, instructions: list[Instruction]) -> None:
@@ -104,7 +104,7 @@ class Driver:
             case Send(to, message):
                 subtask = self.query.by_name.get(to) if self.query is not None else None
                 if subtask is not None:
-                    subtask.process.down.push(self._deliver, self.query, subtask.process, message)
+                    subtask.process.down.push(self._deliver, subtask.process, message)
             case StartQuery(query):
                 self._lay_out()
                 self.query = Query(self, query)
@@ -119,15 +119,15 @@ class Driver:
                 self.world.say("%s ends: %s", self, instruction)
                 self.world.finished(self, instruction)
 
-    def _deliver(self, query: Query, process: Process, message: ToWorker) -> None:
+    def _deliver(self, process: Process, message: ToWorker) -> None:
         world = self.world
         if world.fails(world.faults.lose):
             return
         if world.fails(world.faults.repeat):
-            process.down.push(self._deliver, query, process, message)
-        subtask = query.by_name[process.name]
-        world.say("%s hears %s", subtask.place, message)
-        subtask.receive(message)
+            world.after(5 * world.random(), process.down.push, self._deliver, process, message)
+        assert process.subtask is not None
+        world.say("%s hears %s", process.subtask.place, message)
+        process.subtask.receive(message)
 
     def _lay_out(self) -> None:
         """Between two queries there may be more or fewer executors."""
@@ -141,13 +141,13 @@ class Driver:
         self.world.say("%s performs %s", self, instruction)
         if isinstance(instruction, (Publish, Discard, Compact, Collect)) and not self.machine.generation:
             raise Violation(f"rule 19: {type(instruction).__name__} before the log was opened")
-        lane.busy = True
+        lane.busy, before, self.world.acting = True, self.world.acting, self
         try:
             event = self.deeds.perform(instruction)
         except Dead:
             return
         finally:
-            lane.busy = False
+            lane.busy, self.world.acting = False, before
         lane.again()
         if event is not None:
             self.tell(event)

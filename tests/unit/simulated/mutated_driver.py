@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from simulated.mutations import CALM, DEATHS, STALLS, Patch, mutation
+from simulated.mutations import CALM, DEATHS, SLOW, STALLS, Patch, mutation
 
-from headrace.driver import audit as auditing
 from headrace.driver import hands
 from headrace.driver.cutting import CutUnderWay
 from headrace.driver.events import Collect, NumberedCut, Publish, Published, PublishFailed
@@ -14,8 +13,6 @@ from headrace.driver.machine import Machine
 from headrace.driver.publications import Publications
 from headrace.driver.upkeep import Upkeep
 from headrace.runtime.messages import CutOrdered
-from headrace.state.durable import manifest as manifests
-from headrace.state.durable.garbage import collect
 from headrace.state.durable.segments import SEGMENTS, segment_token
 from headrace.state.durable.versionlog import VersionLog
 from headrace.tokens import Attempt, Token
@@ -124,7 +121,7 @@ def published_before_it_is_logged(patch: Patch) -> None:
     patch.setattr(Machine, "_logged", without)
 
 
-@mutation("21: in the order of the log", seeds=200)
+@mutation("21: in the order of the log", faults=SLOW, seeds=200)
 def newest_published_first(patch: Patch) -> None:
     def due(self: Any, now_s: float) -> list[Any]:
         if self._busy or not self.waiting or now_s < self._again_s:
@@ -136,7 +133,7 @@ def newest_published_first(patch: Patch) -> None:
     patch.setattr(Publications, "due", due)
 
 
-@mutation("21: tried until it has happened")
+@mutation("21: tried until it has happened", faults=SLOW)
 def publications_that_fail_are_dropped(patch: Patch) -> None:
     on = Publications.on
 
@@ -171,7 +168,6 @@ def _collecting(patch: Patch, cuts: int, *, any_generation: bool = False, under_
             if name not in needed and mine and not spared:
                 storage.delete(name)
 
-    assert collect
     patch.setattr(hands, "collect", wrong)
 
 
@@ -249,19 +245,8 @@ def attempts_from_an_older_cut(patch: Patch) -> None:
     patch.setattr(Machine, "_logged", late)
 
 
-@mutation("compaction: a rewrite counts only for the blocks that it stands for", faults=DEATHS, seeds=400)
-def rewrites_of_other_blocks(patch: Patch) -> None:
-    def anyway(version: Any, rewrite: Any) -> Any:
-        rest = version.blocks[len(rewrite.chain) :]
-        return manifests.SliceVersion(version.digest, (rewrite.block, *rest))
-
-    patch.setattr(manifests, "_rewritten", anyway)
-
-
 @mutation("18: the last two cuts' entries are kept", faults=CALM)
 def entries_forgotten_too_soon(patch: Patch) -> None:
     last_cuts = VersionLog.last_cuts
     patch.setattr(VersionLog, "last_cuts", lambda self, count: last_cuts(self, 1) * 2)
 
-
-assert auditing

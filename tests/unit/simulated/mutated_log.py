@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from simulated.disk import Disk
-from simulated.mutations import CALM, DEATHS, STALLS, Patch, mutation
+from simulated.mutations import CALM, LOST, STALLS, Patch, mutation
 
 from headrace.driver.appending import Appending
 from headrace.driver.events import Append, Appended, AppendFailed, LookUp
@@ -44,7 +44,7 @@ def entries_written_after_creation(patch: Patch) -> None:
     patch.setattr(Disk, "get", read)
 
 
-@mutation("17: an entry of mine that I find is a success", faults=DEATHS, seeds=100)
+@mutation("17: an entry of mine that I find is a success", faults=LOST, seeds=100)
 def own_entries_not_known_again(patch: Patch) -> None:
     read = Appending._read
 
@@ -57,7 +57,7 @@ def own_entries_not_known_again(patch: Patch) -> None:
     patch.setattr(Appending, "_read", strange)
 
 
-@mutation("17: what was not answered is read", faults=DEATHS, seeds=100)
+@mutation("17: what was not answered is read", faults=LOST, seeds=100)
 def failed_appends_taken_for_done(patch: Patch) -> None:
     on = Appending.on
 
@@ -69,7 +69,7 @@ def failed_appends_taken_for_done(patch: Patch) -> None:
     patch.setattr(Appending, "on", trusting)
 
 
-@mutation("17: absent: the same entry is created again", faults=DEATHS, seeds=200)
+@mutation("17: absent: the same entry is created again", faults=LOST, seeds=200)
 def absent_entries_given_up(patch: Patch) -> None:
     read = Appending._read
 

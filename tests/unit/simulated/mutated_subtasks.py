@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from simulated.job import source_state
 from simulated.lanes import Lane
-from simulated.mutations import CALM, DEATHS, STALLS, Patch, mutation
+from simulated.mutations import CALM, DEATHS, SLOW, STALLS, Patch, mutation
 from simulated.query import Query
 from simulated.sinks import Moved, Upserted
 from simulated.stores import ToyStore, write_blocks
@@ -218,7 +219,7 @@ def moved_files_are_missed(patch: Patch) -> None:
     patch.setattr(Moved, "publish", strict)
 
 
-@mutation("21: who overwrites refuses what is not newer", faults=STALLS, seeds=1500, steps=600)
+@mutation("21: who overwrites refuses what is not newer", faults=replace(SLOW, stall=0.4), seeds=1500, steps=600)
 def older_versions_overwrite(patch: Patch) -> None:
     def write(self: Any, token: Any, key: int, value: Any) -> None:
         self.sinks.table[key] = (token, value)

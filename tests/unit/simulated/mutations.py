@@ -19,7 +19,12 @@ STALLS = Faults(disk=0.06, stall=0.4, sink=0.05, write=0.0, lose=0.0, repeat=0.0
 """Drivers that stand still in the middle of something, again and again."""
 DEATHS = Faults(disk=0.02, stall=0.1, sink=0.0, write=0.01, lose=0.004, repeat=0.05, lay_out=0.2, chaos=0.02)
 """Workers and drivers that die, and messages that come again."""
+LOST = Faults(disk=0.2, stall=0.0, sink=0.0, write=0.0, lose=0.0, repeat=0.0, lay_out=0.0, chaos=0.002)
+"""Storage that answers, or does not."""
+SLOW = Faults(disk=0.1, stall=0.1, sink=0.5, write=0.0, lose=0.0, repeat=0.0, lay_out=0.0, chaos=0.004)
+"""Sinks that fail and stall."""
 CALM = Faults(disk=0.01, stall=0.0, sink=0.0, write=0.0, lose=0.0, repeat=0.0, lay_out=0.0, chaos=0.002, chunk=0.1)
+"""Little goes wrong, so that much is logged."""
 
 
 @dataclass(frozen=True)

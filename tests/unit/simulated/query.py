@@ -30,10 +30,12 @@ class Query:
         self.begin_batch()
 
     def _process(self, idle: list[Process]) -> Process:
-        """Python processes are used again; their channel is a new one."""
-        process = Process(self.world, self.driver)
-        if idle and self.world.random() < 0.8:
-            process.kept = idle.pop().kept
+        """Python processes are used again, with their channel and all that lies in it."""
+        if not idle or self.world.random() < 0.3:
+            return Process(self.world, self.driver)
+        process = idle.pop()
+        process.dead = process.frozen = False
+        process.down.again()
         return process
 
     def begin_batch(self) -> None:
@@ -78,13 +80,13 @@ class Query:
         self.over(self.subtasks[0][0])
 
     def stop(self, *, keep: bool = False) -> None:
-        """All subtasks end; idle processes may be used by the next query."""
+        """All subtasks end; ``keep``: their processes do not, and may be used by the next query."""
         self.running = False
         for stage, processes in enumerate(self.processes):
             for process in processes:
                 process.dead = True
             if keep:
-                self.driver.idle[stage] += [process for process in processes if process.kept is not None]
+                self.driver.idle[stage] += processes
         for subtask in self.all:
             if subtask.state != "done":
                 subtask.state = "dead"
@@ -92,5 +94,5 @@ class Query:
     def fail(self, why: str) -> None:
         """One has failed or was killed: Spark ends all others, and tells the driver."""
         if self.running:
-            self.stop(keep=False)
+            self.stop(keep=self.world.random() < 0.3)
             self.driver.spark.push(self.driver.tell, QueryEnded(self.number, RunFailedError(why)))

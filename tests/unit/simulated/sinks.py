@@ -10,6 +10,7 @@ from headrace.connect.sink import Keep, Staged
 from headrace.connect.writing.staging import is_newer
 from headrace.errors import CorruptionError
 from headrace.tokens import Token
+from simulated.disk import Dead
 from simulated.job import Result
 
 if TYPE_CHECKING:
@@ -39,12 +40,19 @@ class Sinks:
             self.staged[self.path(step, token, index)] = (token, rows)
 
     def trouble(self) -> None:
-        """A sink is somewhere else, too."""
-        if self.world.fails(self.world.faults.sink):
-            if self.world.random() < 0.5:
-                self.world.nested(int(20 * self.world.random()))
-            else:
-                raise OSError("the sink does not answer")
+        """A sink is somewhere else, too: it may not answer, or late, and who asked may stall meanwhile."""
+        world, driver = self.world, self.world.acting
+        if driver is None or not world.fails(world.faults.sink):
+            return
+        kind = world.random()
+        if kind < 0.5:
+            raise OSError("the sink does not answer")
+        if kind < 0.5 + world.faults.stall:
+            world.stall(driver)
+        else:
+            world.nested(int(20 * world.random()))
+        if driver.dead:
+            raise Dead
 
 
 class _Sink:

@@ -82,6 +82,7 @@ class Process:
         self.up, self.down = Lane(world, driver), Lane(world, self)
         self.kept: Kept | None = None
         self.early: list[ToWorker] = []
+        self.subtask: Subtask | None = None
 
 
 class Subtask:
@@ -91,6 +92,7 @@ class Subtask:
 
     def __init__(self, query: Query, process: Process, stage: int, index: int) -> None:
         self.query, self.world, self.process = query, query.world, process
+        process.subtask = self
         self.stage, self.index, self.name = stage, index, process.name
         self.state = "joining"
         self.turns, self.writer = Lane(self.world, self), Lane(self.world, self)
@@ -137,7 +139,8 @@ class Subtask:
     def load(self, ticket: Ticket) -> None:
         """Begin an attempt: from memory if it is just the version asked for, else from the log."""
         self.ticket, self.next = ticket, ticket.first
-        self.world.truth.planned(self, ticket)
+        if ticket.attempt == self.query.driver.machine.attempt:  # one that came late will be told so
+            self.world.truth.planned(self, ticket)
         kept, self.process.kept = self.process.kept, None
         if kept is not None and self.reusable(kept):
             self.store = kept[3]

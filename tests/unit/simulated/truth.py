@@ -173,7 +173,7 @@ class Truth:
 
     def over(self, finish: Finish, generation: int, *, asked: bool) -> None:
         """A run may end for these reasons only."""
-        if isinstance(finish.error, FencedError):
+        if isinstance(finish.error, FencedError) and "taken over" in str(finish.error):
             if generation and self.generation <= generation:
                 raise Violation("a driver believes that it was replaced, but nobody came")
         elif finish.error is not None and not asked and generation == self.generation:

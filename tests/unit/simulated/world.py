@@ -66,7 +66,7 @@ class World:
         self.random = self.dice.random
         self.faults, self.encodes, self._tell = faults or Faults.drawn(self.dice), encodes, tell
         self.now, self.steps, self.chaos_steps = 0.0, 0, steps
-        self.calm, self.depth, self._names, self._serial = False, 0, 0, 0
+        self.calm, self.depth, self._names, self.drivers_started = False, 0, 0, 0
         self.ready: list[Lane] = []
         self._timers: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
         self._timer = 0
@@ -78,6 +78,7 @@ class World:
         self._plan = with_sinks(planned(len(self.shape.subtasks)), self.sinks.by_step)
         self.plan = laid_out(self._plan, self.shape)
         self.drivers: list[Driver] = []
+        self.acting: Driver | None = None
         self.done = False
         self.start_driver()
 
@@ -152,7 +153,7 @@ class World:
             return
         at = int(self.random() * len(ready))
         lane = ready[at]
-        if lane.busy or lane.owner.frozen or lane.owner.dead:
+        if not lane.items or lane.busy or lane.owner.frozen or lane.owner.dead:
             self._unlist(at, lane)
             return
         call, *rest = lane.items.popleft()
@@ -206,8 +207,8 @@ class World:
     # What happens to drivers and workers.
 
     def start_driver(self) -> None:
-        self._serial += 1
-        self.drivers.append(Driver(self, self._serial))
+        self.drivers_started += 1
+        self.drivers.append(Driver(self, self.drivers_started))
 
     def finished(self, driver: Driver, finish: Finish) -> None:
         """The end of a driver's run; unless its job is done, somebody starts it again."""
