@@ -11,6 +11,8 @@ from headrace.tokens import Token
 
 _SHARE = 0.03
 """Of the time that a cut may hold records up; where it would take more, there are fewer cuts."""
+_LONGEST = 5
+"""Times as far apart as wanted cuts may get: what a failure repeats stays within reason, however slow a step is."""
 _RECENT = 8
 _REPEAT_S = 1.0
 
@@ -47,10 +49,12 @@ class Pace:
     @property
     def interval_s(self) -> float:
         held = sorted(self._held_s)
-        return max(self.commit_s, held[len(held) // 2] / _SHARE if held else 0.0)
+        wanted_s = held[len(held) // 2] / _SHARE if held else 0.0
+        return min(max(self.commit_s, wanted_s), _LONGEST * self.commit_s)
 
     def begin(self, now_s: float) -> None:
-        """Sources were let go."""
+        """Sources were let go, perhaps with other subtasks than before."""
+        self._held_s.clear()
         self.due_s = now_s + self.interval_s
 
     def logged(self, cut: CutUnderWay) -> None:

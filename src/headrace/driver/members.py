@@ -68,6 +68,8 @@ class Members:
     def plan_all(self, attempt: Attempt, base: Token | None, entry: int, orders: Orders) -> list[Reply]:
         """Everybody's ticket, where all stages run at the same time; slices stay where they are in memory."""
         self.owners = [self._assign(stage.index, base, orders) for stage in self.plan.layout.stages]
+        for member in self.by_place.values():
+            member.loaded = False
         return [self._ticket(place, attempt, base, entry, orders) for place in self.by_place]
 
     def plan_one(self, place: Place, attempt: Attempt, base: Token | None, entry: int, orders: Orders) -> Reply:

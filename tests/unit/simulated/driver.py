@@ -88,7 +88,7 @@ class Driver:
         if world.fails(world.faults.lose):
             return
         if world.fails(world.faults.repeat):
-            world.after(5 * world.random(), process.up.push, self.hear, process, message)
+            world.after(3 * world.random(), process.up.push, self.hear, process, message)
         self.tell(Heard(process.name, message))
 
     def _do(self, instructions: list[Instruction]) -> None:
@@ -124,7 +124,7 @@ class Driver:
         if world.fails(world.faults.lose):
             return
         if world.fails(world.faults.repeat):
-            world.after(5 * world.random(), process.down.push, self._deliver, process, message)
+            world.after(3 * world.random(), process.down.push, self._deliver, process, message)
         assert process.subtask is not None
         world.say("%s hears %s", process.subtask.place, message)
         process.subtask.receive(message)

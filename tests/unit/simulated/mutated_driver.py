@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from simulated.mutations import CALM, DEATHS, SLOW, STALLS, Patch, mutation
+from simulated.mutations import AGAIN, CALM, DEATHS, SLOW, STALLS, Patch, mutation
 
 from headrace.driver import hands
 from headrace.driver.cutting import CutUnderWay
@@ -23,7 +24,7 @@ def files_named_by_number(patch: Patch) -> None:
     patch.setattr(Token, "__str__", lambda self: f"c{self.cut:010d}-g000001-a0001")
 
 
-@mutation("messages: DESC of another attempt", faults=DEATHS, seeds=400)
+@mutation("messages: DESC of another attempt", faults=AGAIN, seeds=600)
 def descriptions_of_any_attempt(patch: Patch) -> None:
     def described(self: Any, sender: bytes, message: Any) -> list[Any]:
         if self.cut is not None and message.token.cut == self.cut.token.cut:
@@ -194,15 +195,12 @@ def garbage_of_the_running_attempt(patch: Patch) -> None:
     _collecting(patch, 2, under_way=False)
 
 
-@mutation("23: what the next cut will name stays", faults=CALM, seeds=200)
+@mutation("23: what the next cut will name stays", faults=replace(CALM, disk=0.1), seeds=400, steps=600)
 def rewrites_are_garbage(patch: Patch) -> None:
     after = Upkeep.after
 
-    def careless(self: Any, *arguments: Any) -> Any:
-        rewrites, self.rewrites = self.rewrites, ()
-        out = after(self, *arguments)
-        self.rewrites = rewrites
-        return out
+    def careless(self: Any, *arguments: Any) -> list[Any]:
+        return [replace(one, spare=frozenset()) if isinstance(one, Collect) else one for one in after(self, *arguments)]
 
     patch.setattr(Upkeep, "after", careless)
 

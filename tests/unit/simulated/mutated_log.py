@@ -31,8 +31,12 @@ def entries_written_after_creation(patch: Patch) -> None:
         created = put(self, name, data)
         if created and self.world.random() < 0.3:
             self.folders["log"][name] = None
-            self.world.after(1.0, self.folders["log"].update, {name: data})
+            self.world.after(1.0, finish, self, self.world.acting, name, data)
         return created
+
+    def finish(self: Any, driver: Any, name: str, data: Any) -> None:
+        if driver is not None and not driver.dead and name in self.folders["log"]:
+            self.folders["log"][name] = data
 
     def read(self: Any, name: str) -> Any:
         data = get(self, name)

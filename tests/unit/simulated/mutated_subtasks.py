@@ -7,7 +7,7 @@ from typing import Any
 
 from simulated.job import source_state
 from simulated.lanes import Lane
-from simulated.mutations import CALM, DEATHS, SLOW, STALLS, Patch, mutation
+from simulated.mutations import AGAIN, CALM, CHANGES, DEATHS, SLOW, STALLS, Patch, mutation
 from simulated.query import Query
 from simulated.sinks import Moved, Upserted
 from simulated.stores import ToyStore, write_blocks
@@ -18,7 +18,7 @@ from headrace.runtime.sourceorders import SourceOrders
 from headrace.runtime.wire.alignment import Alignment
 
 
-@mutation("messages: orders of another attempt", faults=DEATHS, seeds=400)
+@mutation("messages: orders of another attempt", faults=AGAIN, seeds=600)
 def orders_of_any_attempt(patch: Patch) -> None:
     def order(self: Any, order: Any, now_us: int) -> None:
         if order.token.cut == self._next.cut and self.ordered is None:
@@ -219,14 +219,14 @@ def moved_files_are_missed(patch: Patch) -> None:
     patch.setattr(Moved, "publish", strict)
 
 
-@mutation("21: who overwrites refuses what is not newer", faults=replace(SLOW, stall=0.4), seeds=1500, steps=600)
+@mutation("21: who overwrites refuses what is not newer", faults=replace(SLOW, sink=0.15, stall=0.5, disk=0.01), seeds=1500, steps=700)
 def older_versions_overwrite(patch: Patch) -> None:
     def write(self: Any, token: Any, key: int, value: Any) -> None:
-        self.sinks.table[key] = (token, value)
+        self.sinks.overwrite(key, token, value)
 
     patch.setattr(Upserted, "write", write)
 
 
-@mutation("26: memory is reused for exactly the base", faults=DEATHS, seeds=600)
+@mutation("26: memory is reused for exactly the base", faults=CHANGES, seeds=400, steps=800)
 def memory_of_any_version(patch: Patch) -> None:
     patch.setattr(Subtask, "reusable", lambda self, kept: kept[1:3] == (self.ticket.group, self.ticket.groups))

@@ -23,6 +23,15 @@ LOST = Faults(disk=0.2, stall=0.0, sink=0.0, write=0.0, lose=0.0, repeat=0.0, la
 """Storage that answers, or does not."""
 SLOW = Faults(disk=0.1, stall=0.1, sink=0.5, write=0.0, lose=0.0, repeat=0.0, lay_out=0.0, chaos=0.004)
 """Sinks that fail and stall."""
+AGAIN = Faults(
+    disk=0.004, stall=0.0, sink=0.0, write=0.0, lose=0.0, repeat=0.4, lay_out=0.0, chaos=0.01, only=("kill workers", "end the batch")
+)  # fmt: skip
+"""Workers that are killed, and messages that come again long afterwards."""
+CHANGES = Faults(
+    disk=0.004, stall=0.0, sink=0.0, write=0.0, lose=0.0, repeat=0.0, lay_out=0.1, chaos=0.02,
+    only=("end the batch",),
+)  # fmt: skip
+"""Batches that end, so that the next one begins with what is in memory."""
 CALM = Faults(disk=0.01, stall=0.0, sink=0.0, write=0.0, lose=0.0, repeat=0.0, lay_out=0.0, chaos=0.002, chunk=0.1)
 """Little goes wrong, so that much is logged."""
 

@@ -38,6 +38,12 @@ class Query:
         process.down.again()
         return process
 
+    def _replace_one(self, idle: list[Process], processes: list[Process]) -> None:
+        """Another process gets the task; the one that had it waits for its next, with what it remembers."""
+        other = self._process(idle)
+        idle.append(processes[0])
+        processes[0] = other
+
     def begin_batch(self) -> None:
         """Spark gives tasks to processes as it likes."""
         self.batch += 1
@@ -47,6 +53,8 @@ class Query:
         for stage, processes in enumerate(self.processes):
             if self.world.random() < 0.3:
                 self.world.dice.shuffle(processes)
+            if self.batch and self.world.random() < 0.3:
+                self._replace_one(self.driver.idle[stage], processes)
             for index, process in enumerate(processes):
                 subtask = Subtask(self, process, stage, index)
                 self.subtasks[stage].append(subtask)
@@ -57,7 +65,9 @@ class Query:
         return [subtask for stage in self.subtasks for subtask in stage]
 
     def pipe(self, sender: Subtask, to: int, row: Row) -> None:
-        """First in, first out between two subtasks."""
+        """First in, first out between two subtasks. Who was given an old ticket again will be told, and end the query."""
+        if sender.ticket.attempt != self.driver.machine.attempt:
+            return
         lane = self._pipes.get((sender.stage, sender.index, to))
         receiver = self.subtasks[sender.stage + 1][to]
         if lane is None:

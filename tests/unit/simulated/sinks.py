@@ -12,6 +12,7 @@ from headrace.errors import CorruptionError
 from headrace.tokens import Token
 from simulated.disk import Dead
 from simulated.job import Result
+from simulated.lanes import Violation
 
 if TYPE_CHECKING:
     from simulated.world import World
@@ -38,6 +39,12 @@ class Sinks:
     def stage(self, token: Token, index: int, rows: list[Result]) -> None:
         for step in self.steps:
             self.staged[self.path(step, token, index)] = (token, rows)
+
+    def overwrite(self, key: int, token: Token, value: Any) -> None:
+        at = self.table.get(key)
+        if at is not None and at[0] > token:
+            raise Violation(f"I3: {token} overwrites {at[0]} in the table")
+        self.table[key] = (token, value)
 
     def trouble(self) -> None:
         """A sink is somewhere else, too: it may not answer, or late, and who asked may stall meanwhile."""
@@ -117,4 +124,4 @@ class Upserted(_Sink):
         at = self.sinks.table.get(key)
         if at is None or at[0] == token or is_newer(token, at[0]):
             if at is None or at[0] != token or at[1] < value:
-                self.sinks.table[key] = (token, value)
+                self.sinks.overwrite(key, token, value)

@@ -139,7 +139,8 @@ class Subtask:
     def load(self, ticket: Ticket) -> None:
         """Begin an attempt: from memory if it is just the version asked for, else from the log."""
         self.ticket, self.next = ticket, ticket.first
-        if ticket.attempt == self.query.driver.machine.attempt:  # one that came late will be told so
+        machine = self.query.driver.machine
+        if ticket.attempt == machine.attempt and machine.phase == "loading":  # who has an old one will be told so
             self.world.truth.planned(self, ticket)
         kept, self.process.kept = self.process.kept, None
         if kept is not None and self.reusable(kept):
@@ -416,7 +417,10 @@ class Subtask:
         self.set_aside(token)
         self.tell(Aligned(self.stage, self.index, token))
         if self.stage:
-            for sender, marked in self.alignment.made().items():
+            marks = self.alignment.made()
+            if len({marked.end for marked in marks.values()}) > 1:
+                self.fail("ProtocolError", f"{self.place}: senders do not agree whether {token} is the end")
+            for sender, marked in marks.items():
                 self.known[sender] = marked.watermarks[EDGE]
             if self.alignment.held:
                 self.turns.push(self.take_held)

@@ -168,7 +168,8 @@ class Truth:
 
     def not_loaded(self, subtask: Subtask, error: Exception) -> None:
         """Only who was replaced may find nothing."""
-        if subtask.ticket.attempt.generation == self.generation:
+        now = subtask.query.driver.machine.attempt
+        if subtask.ticket.attempt == now and now.generation == self.generation:
             raise Violation(f"garbage: {subtask.place} cannot load its base: {error}")
 
     def over(self, finish: Finish, generation: int, *, asked: bool) -> None:
@@ -176,7 +177,7 @@ class Truth:
         if isinstance(finish.error, FencedError) and "taken over" in str(finish.error):
             if generation and self.generation <= generation:
                 raise Violation("a driver believes that it was replaced, but nobody came")
-        elif finish.error is not None and not asked and generation == self.generation:
+        elif finish.error is not None and not asked and generation in (0, self.generation):
             raise Violation(f"the run was given up: {finish.error}")
         elif finish.state == "stopped" and not asked:
             raise Violation("the run was stopped, but nobody asked for it")

@@ -22,17 +22,22 @@ from simulated.job import Shape, laid_out, planned, with_sinks
 from simulated.lanes import Lane, Violation
 from simulated.quick import quick
 from simulated.sinks import Sinks
+from simulated.subtask import Subtask
 from simulated.truth import Truth
 
 _STEP_S = 0.02
 _CALM_STEPS = 4000
 _MORE_CUTS = 2
 _MAX_DRIVERS, _MAX_DEPTH = 3, 3
+_CHAOS = (
+    *("kill workers",) * 8, *("kill the driver",) * 5, *("stall",) * 5, *("hang",) * 3, *("end the batch",) * 3,
+    *("restart",) * 2, *("grow",) * 4, "lose a worker", "stop",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Faults:
-    """How often what goes wrong: the chance of each call, message or step."""
+    """How often what goes wrong: the chance of each call, message or step; ``only`` these things of what is chaos."""
 
     @staticmethod
     def drawn(dice: random.Random) -> Faults:
@@ -53,6 +58,7 @@ class Faults:
     lay_out: float = 0.2
     chaos: float = 0.007
     chunk: float = 0.02
+    only: tuple[str, ...] = ()
 
 
 class World:
@@ -231,42 +237,43 @@ class World:
         if not awake:
             return
         driver = self.dice.choice(awake)
-        kind = self.random()
-        subtasks = driver.query.all if driver.query is not None and driver.query.running else []
-        if kind < 0.25 and subtasks:
-            self.say("a worker of %s is killed", driver)
-            driver.query.fail("a worker was killed")  # type: ignore[union-attr]
-        elif kind < 0.4:
-            self.say("%s is killed", driver)
-            driver.die()
-        elif kind < 0.55 and len(self.drivers) < _MAX_DRIVERS:
-            self.say("%s stalls for a while", driver)
-            driver.frozen = True
-            self.after(1 + 8 * self.random(), self._thaw, driver)
-            self.start_driver()
-        elif kind < 0.6 and subtasks:
-            driver.tell(Lost(self.dice.choice(subtasks).name))
-        elif kind < 0.7 and subtasks:
-            subtask = self.dice.choice(subtasks)
-            subtask.frozen = subtask.process.frozen = True
-            self.after(2 * self.random(), self._go_on, subtask)
-        elif kind < 0.78:
-            driver.tell(BatchEndAsked("chance"))
-        elif kind < 0.84:
-            driver.tell(RestartAsked("chance"))
-        elif kind < 0.95:
-            stages = driver.shape.subtasks
-            active = {stage: self.dice.randint(1, n) for stage, n in enumerate(stages) if stage}
-            driver.tell(OrdersGiven(Orders(0, {}, {}, active, None, None)))
-        elif kind < 0.97:
-            driver.asked = True
-            driver.tell(StopAsked())
+        kind = self.dice.choice(self.faults.only or _CHAOS)
+        self.say("chaos: %s of %s", kind, driver)
+        self._happens(kind, driver, driver.query.all if driver.query is not None and driver.query.running else [])
+
+    def _happens(self, kind: str, driver: Driver, subtasks: list[Subtask]) -> None:
+        match kind:
+            case "kill workers" if driver.query is not None and subtasks:
+                driver.query.fail("a worker was killed")
+            case "kill the driver":
+                driver.die()
+            case "stall" if len(self.drivers) < _MAX_DRIVERS:
+                driver.frozen = True
+                self.after(1 + 8 * self.random(), self._thaw, driver)
+                self.start_driver()
+            case "lose a worker" if subtasks:
+                driver.tell(Lost(self.dice.choice(subtasks).name))
+            case "hang" if subtasks:
+                subtask = self.dice.choice(subtasks)
+                subtask.frozen = subtask.process.frozen = True
+                self.after(2 * self.random(), self._go_on, subtask)
+            case "end the batch":
+                driver.tell(BatchEndAsked(kind))
+            case "restart":
+                driver.tell(RestartAsked(kind))
+            case "grow":
+                stages = driver.shape.subtasks
+                active = {stage: self.dice.randint(1, n) for stage, n in enumerate(stages) if stage}
+                driver.tell(OrdersGiven(Orders(0, {}, {}, active, None, None)))
+            case "stop":
+                driver.asked = True
+                driver.tell(StopAsked())
 
     def _thaw(self, driver: Driver) -> None:
         if driver.frozen and not driver.dead:
             driver.thaw()
 
-    def _go_on(self, subtask: Any) -> None:
+    def _go_on(self, subtask: Subtask) -> None:
         subtask.frozen = subtask.process.frozen = False
         for lane in (subtask.process.down, subtask.turns, subtask.writer):
             lane.again()
