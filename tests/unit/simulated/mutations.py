@@ -24,7 +24,8 @@ LOST = Faults(disk=0.2, stall=0.0, sink=0.0, write=0.0, lose=0.0, repeat=0.0, la
 SLOW = Faults(disk=0.1, stall=0.1, sink=0.5, write=0.0, lose=0.0, repeat=0.0, lay_out=0.0, chaos=0.004)
 """Sinks that fail and stall."""
 AGAIN = Faults(
-    disk=0.004, stall=0.0, sink=0.0, write=0.0, lose=0.0, repeat=0.4, lay_out=0.0, chaos=0.01, only=("kill workers", "end the batch")
+    disk=0.004, stall=0.0, sink=0.0, write=0.0, lose=0.0, repeat=0.6, lay_out=0.0, chaos=0.02, survive=1.0,
+    only=("kill workers", "end the batch"),
 )  # fmt: skip
 """Workers that are killed, and messages that come again long afterwards."""
 CHANGES = Faults(

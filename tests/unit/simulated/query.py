@@ -104,5 +104,5 @@ class Query:
     def fail(self, why: str) -> None:
         """One has failed or was killed: Spark ends all others, and tells the driver."""
         if self.running:
-            self.stop(keep=self.world.random() < 0.3)
+            self.stop(keep=self.world.random() < self.world.faults.survive)
             self.driver.spark.push(self.driver.tell, QueryEnded(self.number, RunFailedError(why)))

@@ -58,6 +58,7 @@ class Faults:
     lay_out: float = 0.2
     chaos: float = 0.007
     chunk: float = 0.02
+    survive: float = 0.3
     only: tuple[str, ...] = ()
 
 
