@@ -246,7 +246,11 @@ def test_subtasks_report_their_choice(tmp_path: Path) -> None:
 
 def test_a_checkpoint_without_combining_is_another_one(tmp_path: Path) -> None:
     """Its states are by window, not by pane: they must not be taken for panes."""
-    LocalRun(job_of(trades()), tmp_path, report="5 ms").close()
+    run = LocalRun(job_of(trades()), tmp_path, report="5 ms")
+    try:
+        run.batch(seconds=0.05)
+    finally:
+        run.close()
     LocalRun(job_of(trades(), combine=True), tmp_path, report="5 ms").close()
     with pytest.raises(hr.HeadraceError, match="'r'"):
         LocalRun(job_of(trades(), combine=False), tmp_path, report="5 ms").close()

@@ -11,7 +11,7 @@ from headrace.actuate.ranks import Ranks
 from headrace.driver.journal import Journal
 from headrace.driver.steering import Steering
 from headrace.errors import ConfigError
-from headrace.runtime.orders import NO_ORDERS
+from headrace.runtime.orders import NO_ORDERS, Orders
 from headrace.runtime.plan import JobPlan
 
 

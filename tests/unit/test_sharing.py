@@ -224,7 +224,11 @@ def test_dead_letters_reach_the_job_they_belong_to(mode: str, tmp_path: Path) ->
 
 def test_a_checkpoint_belongs_to_one_way_of_sharing(tmp_path: Path) -> None:
     job = macd(trades(), double)
-    LocalRun(job, tmp_path, report="5 ms").close()
+    run = LocalRun(job, tmp_path, report="5 ms")
+    try:
+        run.batch(seconds=0.05)
+    finally:
+        run.close()
     with pytest.raises(hr.HeadraceError, match="mean5.panes"):
         LocalRun(job, tmp_path, report="5 ms", share=False).close()
     LocalRun(job, tmp_path, report="5 ms").close()

@@ -132,7 +132,7 @@ def test_chains_stay_short_and_rewriting_little() -> None:
 
 
 def chain(lengths: list[int]) -> SliceVersion:
-    return SliceVersion((0, 0), tuple(BlockRef(f"segments/{at}", 0, n, "", 1) for at, n in enumerate(lengths)))
+    return SliceVersion((0, 0), tuple(BlockRef(f"segments/{at}", 0, n, "", 1, False) for at, n in enumerate(lengths)))
 
 
 @pytest.mark.parametrize(

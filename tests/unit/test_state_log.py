@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from durable import CutWriter, MemoryStorage, cut_entry, manifest_after, opened
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from headrace.connect.sink import Staged
 from headrace.errors import CorruptionError, ProtocolError, StateError
@@ -61,7 +61,7 @@ def test_entries_are_read_back(entry: Entry, number: int) -> None:
 def test_a_manifest_of_many_slices_is_small() -> None:
     """It is written with each cut: what repeats in it must not cost."""
     blocks = tuple(
-        BlockRef(f"segments/{Token(1, 0, cut)}-s01-0003-01.seg", 100 * cut, 100, f"{cut:032x}", 1) for cut in range(12)
+        BlockRef(f"segments/{Token(1, 0, cut)}-s01-0003-01.seg", 100 * cut, 100, f"{cut:032x}", 1, False) for cut in range(12)
     )
     slices = {("count", slice): SliceVersion((slice, slice), blocks) for slice in range(128)}
     assert len(encode_entry(1, CutEntry(Manifest(B, A, slices)))) < 20_000
@@ -243,7 +243,7 @@ def test_a_change_of_another_state_is_refused(changes: list[StoredChange]) -> No
 
 
 def blocks(*names: int) -> tuple[BlockRef, ...]:
-    return tuple(BlockRef(f"segments/{name}", 0, 1, "", 1) for name in names)
+    return tuple(BlockRef(f"segments/{name}", 0, 1, "", 1, False) for name in names)
 
 
 @pytest.mark.parametrize(
@@ -263,7 +263,7 @@ def blocks(*names: int) -> tuple[BlockRef, ...]:
 def test_a_rewrite_takes_the_place_of_just_what_it_stands_for(run: tuple[int, ...], after: list[int]) -> None:
     """After an attempt was run again, what was rewritten may no longer be there."""
     base = Manifest(A, None, {("step", 0): SliceVersion((4, 0), blocks(1, 2, 3))})
-    rewrite = Rewrite("step", 0, blocks(*run), BlockRef("segments/9", 0, 1, "", 1))
+    rewrite = Rewrite("step", 0, blocks(*run), BlockRef("segments/9", 0, 1, "", 1, False))
     made = manifest_after(base, B, [StoredChange("step", 0, (4, 0), (5, 0), blocks(4)[0])], (rewrite,))
     assert files(made) == [f"segments/{name}" for name in after] and made.slices["step", 0].digest == (5, 0)
 

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from headrace.runtime.control import Control
+from headrace.runtime.controlend import Control
 from headrace.runtime.messages import Go, Hello, Inventory, Loaded, Planned, Turn
 from headrace.runtime.plan import JobPlan, Ticket
 from headrace.runtime.subtask import Subtask

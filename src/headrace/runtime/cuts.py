@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from headrace.runtime.build import BuiltStage
 from headrace.runtime.clock import now_us
-from headrace.runtime.control import Control
+from headrace.runtime.controlend import Control
 from headrace.runtime.handover import Handover
 from headrace.runtime.messages import Aligned, RowsShown
 from headrace.runtime.operators.sinks import DeadLetters

@@ -9,7 +9,7 @@ from concurrent.futures import Future
 import msgspec.structs
 
 from headrace.errors import ProtocolError
-from headrace.runtime.control import Control
+from headrace.runtime.controlend import Control
 from headrace.runtime.messages import Described
 from headrace.runtime.operators.sinks import Close
 from headrace.runtime.plan import Description

@@ -15,7 +15,7 @@ import pyarrow as pa
 from headrace.errors import FencedError, ProtocolError
 from headrace.runtime.build import build_stage
 from headrace.runtime.clock import now_us
-from headrace.runtime.control import Control
+from headrace.runtime.controlend import Control
 from headrace.runtime.cuts import Cuts
 from headrace.runtime.messages import CutOrdered, Fenced, GoOn, Logged, Ordered, ToWorker
 from headrace.runtime.operators.sinks import DeadLetters

@@ -14,8 +14,8 @@ from headrace.runtime.operators.polling import Sources
 from headrace.runtime.operators.queues import QueuedBuffer
 from headrace.runtime.plan import JobPlan
 from headrace.runtime.wire.alignment import Alignment
+from headrace.runtime.wire.auditcounts import Counts
 from headrace.runtime.wire.channelmeter import ChannelMeter, Stamp
-from headrace.runtime.wire.counts import Counts
 from headrace.runtime.wire.frames import Frame, Kind, decode, read_ipc, sender_of, subtask_of
 from headrace.runtime.wire.inbound import Inbound
 from headrace.runtime.wire.inbox import Row

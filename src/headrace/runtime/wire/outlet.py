@@ -10,8 +10,8 @@ from headrace.graph.windowing import NEVER_US
 from headrace.runtime.clock import now_us
 from headrace.runtime.orders import NO_ORDERS, Orders
 from headrace.runtime.plan import JobPlan, Ticket
+from headrace.runtime.wire.auditcounts import Counts
 from headrace.runtime.wire.channelmeter import Stamp
-from headrace.runtime.wire.counts import Counts
 from headrace.runtime.wire.edges import EdgeWriter
 from headrace.runtime.wire.frames import sender_id
 from headrace.runtime.wire.links import Links
