@@ -268,7 +268,7 @@ class Machine:
             case Described():
                 return self._described(sender, message)
             case Reported() if message.attempt != self.attempt or not self.members.has_place(message.place):
-                return self._tell([sender], _SUPERSEDED)
+                return self._supersede(sender)
             case Reported():
                 self.hearing.take(message)
             case Failed() if message.query == self.query:
@@ -283,7 +283,7 @@ class Machine:
         self._hellos[sender] = hello
         if not self.plan.eager:
             return self._hello_stage_by_stage(sender, hello)
-        if self.phase == "running" or self.cut is not None:
+        if self.phase in ("loading", "running") or self.cut is not None:
             return self._fail_protocol(f"subtask {hello.place} began anew within its attempt")
         if hello.batch != self.members.batch:
             self.members.gather(hello.batch)
@@ -302,7 +302,7 @@ class Machine:
 
     def _loaded(self, sender: bytes, loaded: Loaded, now_s: float) -> list[Instruction]:
         if loaded.attempt != self.attempt or not self.members.take_loaded(sender, loaded):
-            return self._tell([sender], _SUPERSEDED)
+            return self._supersede(sender)
         if not self.plan.eager:
             return self._tell([sender], Go(loaded.attempt))
         if self.phase != "loading" or not self.members.all_loaded:
@@ -318,11 +318,18 @@ class Machine:
             return self._tell([sender], Logged(token))  # a repeat: what is logged stays as it is
         member = self.members.by_place.get(place)
         if token.by != self.attempt or member is None or member.sender != sender:
-            return self._tell([sender], _SUPERSEDED)
+            return self._supersede(sender)
         if self.cut is not None and token == self.cut.token:
             self.cut.descriptions.setdefault(place, described.description)
             self.cut.aligned.add(place)
         return []
+
+    def _supersede(self, sender: bytes) -> list[Instruction]:
+        """What was said belongs to another attempt. Who said it may be at work for this one by now, or about to say
+        HELLO: processes and their channels are used again.
+        """
+        joining = self.phase not in ("loading", "running")
+        return [] if joining or self.members.of(sender) is not None else self._tell([sender], _SUPERSEDED)
 
     def _lose(self, sender: bytes) -> list[Instruction]:
         """A worker is needed as long as its query is: the attempt is over."""

@@ -31,7 +31,7 @@ from headrace.driver.events import (
 from headrace.driver.hands import Deeds, pool_of
 from headrace.driver.machine import Machine
 from headrace.errors import HeadraceError, ProtocolError
-from headrace.runtime.messages import ToDriver, ToWorker
+from headrace.runtime.messages import Fenced, Go, Hello, Loaded, Planned, ToDriver, ToWorker
 from headrace.state.durable.versionlog import Opened, VersionLog
 
 if TYPE_CHECKING:
@@ -40,6 +40,10 @@ if TYPE_CHECKING:
 
 _ANEW = "began anew"
 """What a HELLO that comes twice looks like; all else that is against the protocol must not be."""
+
+
+_ONCE = (Hello, Planned, Loaded, Go, Fenced)
+"""The beginning is told once: whoever gets no answer gives up. All else may come again, long afterwards."""
 
 
 class ToyDeeds(Deeds):
@@ -87,7 +91,7 @@ class Driver:
         world = self.world
         if world.fails(world.faults.lose):
             return
-        if world.fails(world.faults.repeat):
+        if not isinstance(message, _ONCE) and world.fails(world.faults.repeat):
             world.after(3 * world.random(), process.up.push, self.hear, process, message)
         self.tell(Heard(process.name, message))
 
@@ -123,7 +127,7 @@ class Driver:
         world = self.world
         if world.fails(world.faults.lose):
             return
-        if world.fails(world.faults.repeat):
+        if not isinstance(message, _ONCE) and world.fails(world.faults.repeat):
             world.after(3 * world.random(), process.down.push, self._deliver, process, message)
         assert process.subtask is not None
         world.say("%s hears %s", process.subtask.place, message)
