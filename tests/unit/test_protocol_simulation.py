@@ -57,4 +57,6 @@ def bad_seed(mutation: Mutation) -> int | None:
 @pytest.mark.parametrize("mutation", MUTATIONS.values(), ids=MUTATIONS.keys())
 def test_without_a_rule_worlds_go_wrong(mutation: Mutation, monkeypatch: pytest.MonkeyPatch) -> None:
     mutation.apply(monkeypatch)
-    assert bad_seed(mutation) is not None, f"rule {mutation.rule}: {mutation.seeds} worlds do not notice that it is gone"
+    assert bad_seed(mutation) is not None, (
+        f"rule {mutation.rule}: {mutation.seeds} worlds do not notice that it is gone"
+    )

@@ -4,13 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from simulated.disk import Dead, PlainLog, Reach
-from simulated.job import Shape
-from simulated.lanes import Lane, Violation
-from simulated.query import Query
-from simulated.stores import compact_blocks
-from simulated.subtask import Process
-
 from headrace.driver.events import (
     Collect,
     Compact,
@@ -33,6 +26,11 @@ from headrace.driver.machine import Machine
 from headrace.errors import HeadraceError, ProtocolError
 from headrace.runtime.messages import Fenced, Go, Hello, Loaded, Planned, ToDriver, ToWorker
 from headrace.state.durable.versionlog import Opened, VersionLog
+from simulated.disk import Dead, PlainLog, Reach
+from simulated.lanes import Lane, Violation
+from simulated.query import Query
+from simulated.stores import compact_blocks
+from simulated.subtask import Process
 
 if TYPE_CHECKING:
     from simulated.world import World

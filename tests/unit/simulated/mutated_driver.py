@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from simulated.mutations import AGAIN, CALM, DEATHS, SLOW, STALLS, Patch, mutation
-
 from headrace.driver import hands
 from headrace.driver.cutting import CutUnderWay
 from headrace.driver.events import Collect, NumberedCut, Publish, Published, PublishFailed
@@ -17,6 +15,7 @@ from headrace.runtime.messages import CutOrdered
 from headrace.state.durable.segments import SEGMENTS, segment_token
 from headrace.state.durable.versionlog import VersionLog
 from headrace.tokens import Attempt, Token
+from simulated.mutations import AGAIN, CALM, DEATHS, SLOW, STALLS, Patch, mutation
 
 
 @mutation("tokens: a number alone names nothing", faults=DEATHS)
@@ -247,4 +246,3 @@ def attempts_from_an_older_cut(patch: Patch) -> None:
 def entries_forgotten_too_soon(patch: Patch) -> None:
     last_cuts = VersionLog.last_cuts
     patch.setattr(VersionLog, "last_cuts", lambda self, count: last_cuts(self, 1) * 2)
-

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from simulated.disk import Disk
-from simulated.mutations import CALM, LOST, STALLS, Patch, mutation
-
 from headrace.driver.appending import Appending
 from headrace.driver.events import Append, Appended, AppendFailed, LookUp
 from headrace.errors import CorruptionError
 from headrace.state.durable.versionlog import VersionLog
+from simulated.disk import Disk
+from simulated.mutations import CALM, LOST, STALLS, Patch, mutation
 
 
 @mutation("16: entries are created exclusively", faults=STALLS, seeds=100)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from headrace.errors import CorruptionError
+from headrace.runtime.sourceorders import SourceOrders
+from headrace.runtime.wire.alignment import Alignment
 from simulated.job import source_state
 from simulated.lanes import Lane
 from simulated.mutations import AGAIN, CALM, CHANGES, DEATHS, SLOW, STALLS, Patch, mutation
@@ -12,10 +15,6 @@ from simulated.query import Query
 from simulated.sinks import Moved, Upserted
 from simulated.stores import ToyStore, write_blocks
 from simulated.subtask import Subtask
-
-from headrace.errors import CorruptionError
-from headrace.runtime.sourceorders import SourceOrders
-from headrace.runtime.wire.alignment import Alignment
 
 
 @mutation("messages: orders of another attempt", faults=AGAIN, seeds=600)
@@ -219,7 +218,12 @@ def moved_files_are_missed(patch: Patch) -> None:
     patch.setattr(Moved, "publish", strict)
 
 
-@mutation("21: who overwrites refuses what is not newer", faults=replace(SLOW, sink=0.15, stall=0.5, disk=0.01), seeds=1500, steps=700)
+@mutation(
+    "21: who overwrites refuses what is not newer",
+    faults=replace(SLOW, sink=0.15, stall=0.5, disk=0.01),
+    seeds=1500,
+    steps=700,
+)
 def older_versions_overwrite(patch: Patch) -> None:
     def write(self: Any, token: Any, key: int, value: Any) -> None:
         self.sinks.overwrite(key, token, value)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+
 from simulated.world import Faults
 
 Patch = pytest.MonkeyPatch

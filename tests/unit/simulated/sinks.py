@@ -122,6 +122,5 @@ class Upserted(_Sink):
 
     def write(self, token: Token, key: int, value: Any) -> None:
         at = self.sinks.table.get(key)
-        if at is None or at[0] == token or is_newer(token, at[0]):
-            if at is None or at[0] != token or at[1] < value:
-                self.sinks.overwrite(key, token, value)
+        if at is None or is_newer(token, at[0]) or (at[0] == token and at[1] < value):
+            self.sinks.overwrite(key, token, value)

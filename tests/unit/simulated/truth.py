@@ -39,6 +39,7 @@ class Truth:
         self.line: list[Happened] = []
         self.contents: dict[SliceKey, Contents] = {}
         self.generation = self.newest = 0
+        self.strays: set[int] = set()
         self.visible: list[str] = []
         self.at: dict[Token, int] = {}
         self.owners: dict[tuple[Attempt, int, int], int] = {}
@@ -53,7 +54,8 @@ class Truth:
         number = int(name[4:])
         entry = data[1] if isinstance(data, tuple) else self.world.log.read(number)
         if number < self.newest:
-            return  # a number that was forgotten: whoever took it must find out
+            self.strays.add(number)  # one that was forgotten: whoever took it must find out
+            return
         self.newest = number
         if isinstance(entry, Opened):
             if entry.generation != number:
@@ -124,8 +126,8 @@ class Truth:
         for cut in self.line:
             if cut.number == number and not self.is_visible(cut):
                 raise Violation(f"garbage: entry {number} was forgotten before it was published")
-        left = [int(entry[4:]) for entry in self.world.disk.folders["log"]]
-        if min(left) < number:
+        left = {int(entry[4:]) for entry in self.world.disk.folders["log"]} - self.strays
+        if number not in self.strays and min(left) < number:
             raise Violation(f"garbage: entry {number} was forgotten before older ones")
 
     # Results.
