@@ -35,6 +35,9 @@ class RunOptions(RunSettings, total=False):
     temporary."""
     seconds: Duration | None
     """Ends the run cleanly after so long."""
+    standby: bool
+    """Keep a session and its workers warm, and take over the ``checkpoint`` when the driver that runs the job is gone or
+    hangs. The version log sees to it that only one of them decides."""
     observe_only: bool
     """The controller decides and journals, but does not act."""
     trace: str | Path | None
@@ -46,7 +49,7 @@ class RunOptions(RunSettings, total=False):
 
 
 RUN_DEFAULTS: dict[str, Any] = default_settings() | {
-    "spark": None, "master": "local[*]", "checkpoint": None, "seconds": None, "observe_only": False, "trace": None,
+    "spark": None, "master": "local[*]", "checkpoint": None, "seconds": None, "standby": False, "observe_only": False, "trace": None,
     "log_level": "OFF", "collecting": False,
 }  # fmt: skip
 _OWN = tuple(RunOptions.__annotations__.keys() - RunSettings.__annotations__.keys())
@@ -67,7 +70,9 @@ def start(job: Jobs, **options: Unpack[RunOptions]) -> Run:
     chosen: dict[str, Any] = {**{name: RUN_DEFAULTS[name] for name in _OWN}, **options}
     own = {name: chosen.pop(name) for name in _OWN}
     settings, checkpoint, session = Settings.of(**chosen), own["checkpoint"], own["spark"]
-    directory = temporary_checkpoint() if checkpoint is None else check_checkpoint(checkpoint)
+    if own["standby"] and checkpoint is None:
+        raise ConfigError("a standby needs the checkpoint of the driver that it stands by for: checkpoint=…")
+    directory = temporary_checkpoint() if checkpoint is None else check_checkpoint(checkpoint).expanduser().resolve()
     try:
         plan = plan_job(job, directory, settings, collect=own["collecting"])
         if session is None:
@@ -79,7 +84,7 @@ def start(job: Jobs, **options: Unpack[RunOptions]) -> Run:
             plan, session, own_session=own["spark"] is None, temporary=checkpoint is None,
             observe_only=own["observe_only"],
             trace=Path(own["trace"]).expanduser().resolve() if own["trace"] is not None else None,
-            seconds=duration_s(own["seconds"], "seconds") if own["seconds"] is not None else None,
+            seconds=duration_s(own["seconds"], "seconds") if own["seconds"] is not None else None, standby=own["standby"],
         )  # fmt: skip
     except BaseException:
         if session is not None and own["spark"] is None:

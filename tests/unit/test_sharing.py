@@ -229,6 +229,6 @@ def test_a_checkpoint_belongs_to_one_way_of_sharing(tmp_path: Path) -> None:
         run.batch(seconds=0.05)
     finally:
         run.close()
-    with pytest.raises(hr.HeadraceError, match="mean5.panes"):
+    with pytest.raises(hr.HeadraceError, match="no longer share them"):
         LocalRun(job, tmp_path, report="5 ms", share=False).close()
     LocalRun(job, tmp_path, report="5 ms").close()

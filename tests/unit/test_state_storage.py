@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from durable import MemoryStorage
 
 from headrace.errors import ConfigError, FencedError, StateError
-from headrace.state.durable.lock import CheckpointLock, wait_for_lock
+from headrace.state.durable.lock import CheckpointLock, wait_for_turn
 from headrace.state.durable.storage import LocalStorage, Storage, check_checkpoint
 
 
@@ -217,10 +218,27 @@ def test_a_standby_waits_until_the_lock_is_free_or_it_is_told_to_stop(tmp_path: 
             lock.close()
         return True
 
-    taken = wait_for_lock(tmp_path, poll)
+    taken = wait_for_turn(tmp_path, 60.0, poll)
     assert taken is not None and len(polls) == 3
-    assert wait_for_lock(tmp_path, lambda: False) is None
+    assert wait_for_turn(tmp_path, 60.0, lambda: False) is None
     taken.close()
+
+
+def test_a_standby_overtakes_who_holds_the_lock_without_a_sign_of_life(tmp_path: Path) -> None:
+    lock, polls = CheckpointLock.take(tmp_path), []
+
+    def poll() -> bool:
+        polls.append(time.monotonic())
+        if polls[-1] - polls[0] < 0.2:
+            lock.beat()
+        return True
+
+    taken = wait_for_turn(tmp_path, 0.1, poll)
+    assert taken is not None and polls[-1] - polls[0] >= 0.2, "beats count"
+    taken.close()
+    with pytest.raises(FencedError):
+        CheckpointLock.take(tmp_path)
+    lock.close()
 
 
 def test_the_lock_of_a_dead_driver_is_free(tmp_path: Path) -> None:

@@ -37,6 +37,9 @@ def run(
     checkpoint: Annotated[
         Path | None, typer.Option(help="Where state lives; the same directory again goes on. Temporary without it.")
     ] = None,
+    standby: Annotated[
+        bool, typer.Option("--standby", help="Wait, warm, and go on with the job when the driver that runs it is gone.")
+    ] = False,
     observe_only: Annotated[bool, typer.Option("--observe-only", help="Decide, but do not act.")] = False,
     seconds: Annotated[float | None, typer.Option(min=0.0, help="Stop cleanly after so many seconds.")] = None,
     commit: Annotated[str | None, typer.Option(help="Time between cuts, for example '200 ms'.")] = None,
@@ -56,7 +59,7 @@ def run(
     A stop makes a last cut. A job that is run again on its --checkpoint goes on where it stopped.
     """
     asked: RunOptions = {"mode": mode, "master": master, "observe_only": observe_only, "seconds": seconds}
-    asked["checkpoint"] = checkpoint
+    asked["checkpoint"], asked["standby"] = checkpoint, standby
     if commit:
         asked["commit"] = checked_duration("--commit", commit)
     if recovery:

@@ -9,7 +9,7 @@ from typing import Literal
 from headrace.measure.report import ChannelId, ChannelReport
 from headrace.measure.summary import EdgeFigures, StepFigures, Summary
 
-State = Literal["starting", "running", "restarting", "finished", "stopped", "failed"]
+State = Literal["standby", "starting", "running", "restarting", "finished", "stopped", "failed"]
 
 
 @dataclass(frozen=True, slots=True)

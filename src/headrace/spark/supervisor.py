@@ -23,6 +23,7 @@ from headrace.driver.events import (
     RestartAsked,
     StopAsked,
 )
+from headrace.driver.failures import translated
 from headrace.driver.hands import Hands
 from headrace.driver.identity import settle_identity
 from headrace.driver.journal import Journal
@@ -36,12 +37,16 @@ from headrace.graph.nodes import SinkNode
 from headrace.runtime.messages import Hello, Reply, RowsShown, ToDriver
 from headrace.runtime.orders import Orders
 from headrace.runtime.plan import JobPlan
-from headrace.spark.fleet import open_executors
+from headrace.spark.fleet import open_executors, warm_slots
 from headrace.spark.queries import SparkQueries
 from headrace.spark.session import check_slots
-from headrace.state.durable.lock import CheckpointLock
+from headrace.state.durable.lock import CheckpointLock, wait_for_turn
 from headrace.state.durable.storage import LocalStorage
 from headrace.state.durable.versionlog import Opened
+
+_BEAT_S, _LOOK_S = 0.5, 0.1
+_LEASES = 2
+"""A driver's signs of life come from a busy loop; one that is silent for so many leases is overtaken by its standby."""
 
 
 class Supervisor:
@@ -53,7 +58,7 @@ class Supervisor:
 
     def __init__(
         self, plan: JobPlan, session: SparkSession, *, own_session: bool, temporary: bool, observe_only: bool = False,
-        trace: Path | None = None, seconds: float | None = None,
+        trace: Path | None = None, seconds: float | None = None, standby: bool = False,
     ) -> None:  # fmt: skip
         self._journal = Journal()
         self._executors = open_executors(session, plan, self._journal, observe_only=observe_only)
@@ -62,15 +67,11 @@ class Supervisor:
             check_slots(session, plan.layout.slots)
         self.plan, self._session = plan, session
         self._own_session, self._temporary = own_session, temporary
-        self._lock = CheckpointLock.take(plan.checkpoint)
-        try:
-            storage = LocalStorage(plan.checkpoint / "headrace")
-            settle_identity(storage, plan)
-            claim_sinks(plan, storage)
-            storage.clear_unfinished()
-        except BaseException:
-            self._lock.close()
-            raise
+        self._storage = storage = LocalStorage(plan.checkpoint / "headrace")
+        self._lock: CheckpointLock | None = None
+        self._left = threading.Event()
+        if not standby:
+            self._take_over(CheckpointLock.take(plan.checkpoint))
         self._machine = Machine(plan, opened, seconds=seconds, wall_s=time.time() - time.monotonic())
         self._server = ChannelServer(
             _host(session), self._on_message, on_lost=lambda sender: self._loop.post(Lost(sender)),
@@ -90,7 +91,7 @@ class Supervisor:
         self.gaps_s: list[float] = []
         self.placements: deque[tuple[int, int, int, int, int]] = deque(maxlen=4096)
         self._stopped_s: float | None = None
-        self._began_s, self._ended_s = float("inf"), 0.0
+        self._began_s, self._ended_s, self._beaten_s = float("inf"), 0.0, 0.0
         self._thread = threading.Thread(target=self._supervise, name="headrace-supervisor", daemon=True)
 
     def order(self, orders: Orders) -> None:
@@ -99,18 +100,53 @@ class Supervisor:
 
     def _ask_to_stop(self) -> None:
         """End the run after one more cut."""
+        self._left.set()
         self._loop.post(StopAsked())
+
+    def _take_over(self, lock: CheckpointLock) -> None:
+        """The checkpoint is ours, if the job fits it."""
+        try:
+            settle_identity(self._storage, self.plan)
+            claim_sinks(self.plan, self._storage)
+            self._storage.clear_unfinished()
+        except BaseException:
+            lock.close()
+            raise
+        self._lock = lock
+
+    def _stand_by(self) -> bool:
+        """With the session and its workers warm, wait until the driver before us is gone; False if a stop came first."""
+        plan, self._state = self.plan, "standby"
+        warm_slots(self._session, plan.layout.slots).join()
+        self._journal.say("standby", f"ready to take over checkpoint {plan.checkpoint}")
+        lock = wait_for_turn(plan.checkpoint, _LEASES * plan.settings.lease_s, lambda: not self._left.wait(_LOOK_S))
+        if lock is None:
+            return False
+        self._journal.warn("standby", "the driver before is gone or hangs: taking over")
+        self._take_over(lock)
+        self._state = None
+        return True
 
     def _supervise(self) -> None:
         try:
+            if self._lock is None and not self._stand_by():
+                self._state = "stopped"
+                return
             finish = self._loop.run()
             assert finish is not None
             self._failure, self._state = finish.error, finish.state
+        except Exception as error:
+            self._failure, self._state = translated(error), "failed"
         finally:
             self._state = self._state or "failed"
-            for close in (self._count, self._steering.close, self._server.close, self._lock.close, self._leave):
+            self._loop.hands.close()
+            for close in (self._count, self._steering.close, self._server.close, self._unlock, self._leave):
                 self._loop.quietly(close)
             self._done.set()
+
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
 
     def _count(self) -> None:
         self._executors.count(time.monotonic())
@@ -133,7 +169,10 @@ class Supervisor:
     # What the loop tells.
 
     def _each_turn(self, now_s: float) -> None:
-        """Decide anew, while an attempt runs."""
+        """Give a sign of life, and decide anew while an attempt runs."""
+        if self._lock is not None and now_s - self._beaten_s >= _BEAT_S:
+            self._beaten_s = now_s
+            self._lock.beat()
         if self._began_s < float("inf"):
             self._executors.count(now_s, self.plan.settings.report_s)
         if self._machine.phase != "running" or not self._steering.due(now_s):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 import socket
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -46,6 +47,11 @@ class CheckpointLock:
         os.pwrite(descriptor, f"{os.getpid()} on {socket.gethostname()}".encode(), 0)
         return CheckpointLock(descriptor)
 
+    def beat(self) -> None:
+        """A sign of life, for a standby that cannot see the process."""
+        if self._descriptor is not None:
+            os.utime(self._descriptor)
+
     def close(self) -> None:
         """Let the next one in; closing twice is no error."""
         if self._descriptor is not None:
@@ -61,15 +67,22 @@ class CheckpointLock:
         self.close()
 
 
-def wait_for_lock(checkpoint: Path, poll: Callable[[], bool]) -> CheckpointLock | None:
-    """As a standby: take the lock as soon as nobody else has it.
+def wait_for_turn(checkpoint: Path, lease_s: float, poll: Callable[[], bool]) -> CheckpointLock | None:
+    """As a standby: take the lock as soon as nobody has it, or go on without it once its holder's beats have stopped.
 
     ``poll`` is called after each try in vain; it passes the time until the next one, and says whether there is to be
-    one. None if not.
+    one. None if not. Who is overtaken finds out from the version log.
     """
+    beat_ns, beaten_s = None, time.monotonic()
     while True:
         try:
             return CheckpointLock.take(checkpoint)
         except FencedError:
+            path, now_s = checkpoint / "headrace" / "lock", time.monotonic()
+            seen_ns = path.stat().st_mtime_ns
+            if seen_ns != beat_ns:
+                beat_ns, beaten_s = seen_ns, now_s
+            elif now_s - beaten_s > lease_s:
+                return CheckpointLock(os.open(path, os.O_RDWR | os.O_CLOEXEC))
             if not poll():
                 return None
