@@ -92,6 +92,8 @@ _LAST_WORDS_S = 0.1
 """How long after a query's end what its workers said before they died may still be on its way."""
 _LONGEST_BATCH_S = 23 * 3600.0
 """Spark is told 24 h; a batch that it ends by itself would be a failure."""
+_LEAD_US = 30_000
+"""How long before a cut its order is sent: sources listen every 20 ms."""
 _UNPUBLISHED_S = 30.0
 """How long the end of a run waits for its sinks; what they have not taken by then is published by the next start."""
 _MIN_BATCH_S = 5.0
@@ -463,7 +465,7 @@ class Machine:
         assert self.attempt is not None
         token = self.attempt.cut(self.base.manifest.token.cut + 1 if self.base is not None else 1)
         self.cut = CutUnderWay(token, end, now_s, now_s)
-        return self._tell(self.members.senders(stage=0), CutOrdered(token, end))
+        return self._tell(self.members.senders(stage=0), CutOrdered(token, end, int((now_s + self._wall_s) * 1e6) + _LEAD_US))
 
     def _end_is_due(self, now_s: float) -> bool:
         """Whether the next cut is the last of its batch."""
@@ -486,7 +488,7 @@ class Machine:
             missing = [
                 m.sender for place, m in self.members.by_place.items() if place[0] == 0 and place not in cut.aligned
             ]
-            return self._tell(missing, CutOrdered(cut.token, cut.end))
+            return self._tell(missing, CutOrdered(cut.token, cut.end, 0))
         return []
 
     def _log_cut(self, cut: CutUnderWay, now_s: float) -> list[Instruction]:

@@ -154,10 +154,15 @@ class Go(_Message, frozen=True, tag="go"):
 
 
 class CutOrdered(_Message, frozen=True, tag="cut"):
-    """ORDER: sources are to make a cut between two polls. ``end``: they read no more after it, and the batch ends."""
+    """ORDER: sources are to make a cut between two polls. ``end``: they read no more after it, and the batch ends.
+
+    ``at_us`` is when, by the driver's clock: who hears of it earlier waits, so that all make it at the same time and
+    receivers have little to hold.
+    """
 
     token: Token
     end: bool
+    at_us: int
 
 
 class GoOn(_Message, frozen=True, tag="goon"):

@@ -7,6 +7,8 @@ from headrace.tokens import Token
 
 AHEAD_BYTES = 16_000_000
 """How much may be sent behind a cut before all have aligned: what receivers may have to hold of one sender."""
+_LONGEST_WAIT_US = 100_000
+"""A cut is never put off for longer, whatever clocks say."""
 
 
 class SourceOrders:
@@ -15,14 +17,22 @@ class SourceOrders:
     def __init__(self, first: Token) -> None:
         self._next = first
         self.ordered: CutOrdered | None = None
-        self.ordered_us = 0
+        self.at_us = 0
         self._made: Token | None = None
         self._made_at_bytes = 0
 
-    def order(self, order: CutOrdered, now_us: int) -> None:
-        """Only the next cut can be ordered; an order that comes again, or from another attempt, is none."""
+    def order(self, order: CutOrdered, now_us: int, ahead_us: int) -> None:
+        """Only the next cut can be ordered; an order that comes again, or from another attempt, is none.
+
+        The driver's clock is ``ahead_us`` before this host's, and ``at_us`` is by the latter.
+        """
         if order.token == self._next and self.ordered is None:
-            self.ordered, self.ordered_us = order, now_us
+            self.ordered = order
+            self.at_us = min(max(order.at_us - ahead_us, now_us), now_us + _LONGEST_WAIT_US)
+
+    def due(self, now_us: int) -> CutOrdered | None:
+        """The order whose time has come."""
+        return self.ordered if self.ordered is not None and now_us >= self.at_us else None
 
     def made(self, token: Token, sent_bytes: int) -> None:
         """A cut was made when so much had been sent."""
@@ -34,8 +44,8 @@ class SourceOrders:
         if token == self._made:
             self._made = None
 
-    def may_poll(self, sent_bytes: int) -> bool:
+    def may_poll(self, sent_bytes: int, now_us: int) -> bool:
         """Whether sources may be read: no cut is to be made before, and they have not run too far ahead of one."""
-        if self.ordered is not None:
+        if self.due(now_us) is not None:
             return False
         return self._made is None or sent_bytes - self._made_at_bytes <= AHEAD_BYTES

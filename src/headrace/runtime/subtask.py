@@ -169,7 +169,7 @@ class Subtask:
 
     @property
     def _may_poll(self) -> bool:
-        return self._polling and self._orders.may_poll(self._outlet.sent_bytes)
+        return self._polling and self._orders.may_poll(self._outlet.sent_bytes, now_us())
 
     def _poll(self) -> bool:
         """Read from the sources; whether there is more at once."""
@@ -195,8 +195,8 @@ class Subtask:
         if self.stage:
             mark = self._intake.alignment.agreed
             return (mark.end, self._intake.marked_us) if mark is not None else None
-        order = self._orders.ordered
-        return (order.end, self._orders.ordered_us) if order is not None else None
+        order = self._orders.due(now_us())
+        return (order.end, self._orders.at_us) if order is not None else None
 
     def _cut(self, end: bool, began_us: int) -> Iterator[pa.RecordBatch]:
         token = self._cuts.next
@@ -207,12 +207,12 @@ class Subtask:
             self._reporter.send(now_us(), exhausted=self.has_sources and self.exhausted)
 
     def _wait_s(self) -> float:
-        if self._orders.ordered is not None:
-            return 0.0
         now = now_us()
         due = [self._outlet.due_us(), *(operator.next_clock_us() for operator in self._operators.values())]
         idle_us = _IDLE_WAIT_US if self.stage else _LISTEN_EVERY_US  # orders come to sources
         waits = [idle_us, *(at_us - now for at_us in due if at_us is not None)]
+        if self._orders.ordered is not None:
+            waits.append(self._orders.at_us - now)
         if self._may_poll and (poll_us := self._sources.wait_us(now, self._outlet.patience_us)) is not None:
             waits.append(poll_us)
         return max(min(waits), 0) / 1e6
@@ -242,7 +242,7 @@ class Subtask:
                 self._outlet.obey(orders)
                 self._scheduler.obey(orders)
             case CutOrdered():
-                self._orders.order(message, now_us())
+                self._orders.order(message, now_us(), self._stamp.offset_us)
             case GoOn(token=token):
                 self._orders.go_on(token)
             case Logged(token=token):

@@ -19,9 +19,9 @@ from simulated.subtask import Subtask
 
 @mutation("messages: orders of another attempt", faults=AGAIN, seeds=600)
 def orders_of_any_attempt(patch: Patch) -> None:
-    def order(self: Any, order: Any, now_us: int) -> None:
+    def order(self: Any, order: Any, now_us: int, ahead_us: int) -> None:
         if order.token.cut == self._next.cut and self.ordered is None:
-            self.ordered, self.ordered_us = order, now_us
+            self.ordered = order
 
     patch.setattr(SourceOrders, "order", order)
 
