@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from headrace.driver.events import QueryEnded
 from headrace.errors import RunFailedError
+from simulated.flow import Flow, Row
 from simulated.lanes import Lane
-from simulated.subtask import Process, Row, Subtask
+from simulated.subtask import Process, Subtask
 
 if TYPE_CHECKING:
     from simulated.driver import Driver
@@ -64,7 +65,7 @@ class Query:
     def all(self) -> list[Subtask]:
         return [subtask for stage in self.subtasks for subtask in stage]
 
-    def pipe(self, sender: Subtask, to: int, row: Row) -> None:
+    def pipe(self, sender: Flow, to: int, row: Row) -> None:
         """First in, first out between two subtasks. Who was given an old ticket again will be told, and end the query."""
         if sender.ticket.attempt != self.driver.machine.attempt:
             return
