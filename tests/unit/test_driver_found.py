@@ -1,0 +1,176 @@
+"""Faults that simulated worlds have found in the driver, each as it shows without the world around it."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from durable import MemoryStorage, cut_entry, opened
+from simulated.job import Shape, laid_out, planned
+
+from headrace.driver.events import (
+    Appended,
+    Collect,
+    Event,
+    Heard,
+    Instruction,
+    LogRead,
+    LogUnreadable,
+    NewestSeen,
+    NumberedCut,
+    Publish,
+    Send,
+    StopQuery,
+)
+from headrace.driver.hands import Hands
+from headrace.driver.machine import Machine
+from headrace.driver.members import Members
+from headrace.errors import ProtocolError
+from headrace.runtime.messages import Fenced, Go, Hello, Loaded, Planned
+from headrace.runtime.orders import NO_ORDERS, Orders
+from headrace.runtime.plan import JobPlan
+from headrace.state.durable.garbage import collect
+from headrace.state.durable.manifest import Manifest, SliceVersion
+from headrace.state.durable.segments import BlockRef
+from headrace.state.durable.versionlog import VersionLog
+from headrace.tokens import Attempt, Token
+
+
+def plan(*subtasks: int) -> JobPlan:
+    return laid_out(planned(len(subtasks)), Shape(subtasks, subtasks, 1, None))
+
+
+def hello(stage: int, index: int = 0, batch: int = 0) -> Hello:
+    return Hello(stage, index, 1, batch, None, "host", 1, 2)
+
+
+def of_type(instructions: list[Instruction], kind: type[Any]) -> list[Any]:
+    return [one for one in instructions if isinstance(one, kind)]
+
+
+def told(instructions: list[Instruction], kind: type[Any]) -> list[bytes]:
+    return [one.to for one in of_type(instructions, Send) if isinstance(one.message, kind)]
+
+
+def opened_machine(job: JobPlan) -> Machine:
+    """One whose query has started."""
+    machine = Machine(job, opened)
+    machine.start(0.0)
+    for event in (LogRead(0, (), 0), Appended(1), NewestSeen(1)):
+        machine.on(event, 0.0)
+    assert machine.phase == "joining"
+    return machine
+
+
+# a driver that slept in the middle of its listing found that nothing was needed, and removed all of its generation
+def test_garbage_is_not_collected_by_a_listing_that_is_out_of_date() -> None:
+    class Forgetting(MemoryStorage):
+        """Others go on with the log right after it was listed for the first time."""
+
+        listed = False
+
+        def names(self, prefix: str) -> list[str]:
+            names = super().names(prefix)
+            if prefix == "log" and not self.listed:
+                self.listed = True
+                for number, cut in ((5, 3), (6, 4)):
+                    log.append(number, cut_entry(Token(4, 1, cut), Token(4, 1, cut - 1), slices=needed))
+                for number in (1, 2, 3, 4):
+                    self.delete(f"log/{number:010d}")
+            return names
+
+    needed = {
+        ("n", 0): SliceVersion((1, 0), (BlockRef("segments/c0000000001-g000001-a0001-s00.seg", 0, 1, "", 1, False),))
+    }
+    storage = Forgetting()
+    storage.listed = True
+    log = VersionLog(storage)
+    storage.put("segments/c0000000001-g000001-a0001-s00.seg", b"rows")
+    log.append(1, opened(1))
+    log.append(2, cut_entry(Token(1, 1, 1), None, slices=needed))
+    log.append(3, cut_entry(Token(1, 1, 2), Token(1, 1, 1), slices=needed))
+    log.append(4, opened(4))
+    storage.listed = False
+    assert collect(storage, log, 1, Attempt(1, 1), 2) == []
+    assert [number for number, _ in log.cuts()] == [5, 6]
+
+
+# orders for a layout with more subtasks came before fewer executors did: an IndexError ended the driver
+def test_a_stage_with_fewer_subtasks_than_were_ordered_has_as_many_groups_as_it_can() -> None:
+    members = Members(plan(1, 2))
+    orders = Orders(0, {}, {}, {1: 3}, None, None)
+    members.gather(0)
+    for place in ((0, 0), (1, 0), (1, 1)):
+        members.join(f"{place}".encode(), hello(*place))
+    members.plan_all(Attempt(1, 1), None, 0, orders)
+    assert members.owners == [[0], [0, 1]]
+
+
+def test_nothing_is_published_before_the_log_is_opened() -> None:
+    machine = Machine(plan(1, 1), opened)
+    machine.start(0.0)
+    cut = NumberedCut(2, Manifest(Token(1, 1, 1), None))
+    assert not of_type(machine.on(LogRead(2, (cut,), 0), 0.0), Publish)
+    assert not of_type(machine.on(Appended(3), 0.0), Publish)
+    assert of_type(machine.on(NewestSeen(3), 0.0), Publish) == [Publish(cut)]
+
+
+def test_a_driver_that_was_fenced_while_it_opened_publishes_nothing() -> None:
+    machine = Machine(plan(1, 1), opened)
+    machine.start(0.0)
+    machine.on(LogRead(2, (NumberedCut(2, Manifest(Token(1, 1, 1), None)),), 0), 0.0)
+    machine.on(Appended(3), 0.0)
+    assert not of_type(machine.on(NewestSeen(4), 0.0), Publish)
+
+
+# processes are used again: a late word of the attempt before fenced those who had begun the next one, again and again
+def test_a_late_message_fences_nobody_who_takes_part() -> None:
+    machine = opened_machine(plan(1, 1))
+    late = Loaded(0, 0, Attempt(1, 0))
+    assert not told(machine.on(Heard(b"a", late), 0.0), Fenced), "its HELLO may be on its way"
+    machine.on(Heard(b"a", hello(0)), 0.0)
+    assert not told(machine.on(Heard(b"a", late), 0.0), Fenced)
+    assert sorted(told(machine.on(Heard(b"b", hello(1)), 0.0), Planned)) == [b"a", b"b"]
+    assert not told(machine.on(Heard(b"a", late), 0.0), Fenced)
+    assert told(machine.on(Heard(b"c", late), 0.0), Fenced) == [b"c"], "who takes no part is told so"
+
+
+def test_who_loaded_in_an_earlier_attempt_has_not_loaded_in_this_one() -> None:
+    machine = opened_machine(plan(1, 1))
+    for sender, stage in ((b"a", 0), (b"b", 1)):
+        machine.on(Heard(sender, hello(stage)), 0.0)
+    assert machine.attempt is not None
+    machine.members.by_place[1, 0].loaded = True
+    machine.members.plan_all(machine.attempt, None, 0, NO_ORDERS)
+    assert not told(machine.on(Heard(b"a", Loaded(0, 0, machine.attempt)), 0.0), Go)
+    assert told(machine.on(Heard(b"b", Loaded(1, 0, machine.attempt)), 0.0), Go) == [b"a", b"b"]
+
+
+# others had their ticket already and waited for a GO that could not come, until their time was out
+def test_who_begins_anew_while_others_load_ends_the_attempt() -> None:
+    machine = opened_machine(plan(1, 1))
+    for sender, stage in ((b"a", 0), (b"b", 1)):
+        machine.on(Heard(sender, hello(stage)), 0.0)
+    assert of_type(machine.on(Heard(b"c", hello(1)), 0.0), StopQuery)
+    assert machine._failure is not None and isinstance(machine._failure.error, ProtocolError)
+
+
+# a thread's result is looked at by nobody: without an answer no cut was ordered any more
+def test_a_fault_that_nobody_thought_of_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[Event] = []
+    answered = threading.Event()
+
+    def post(event: Event) -> None:
+        heard.append(event)
+        answered.set()
+
+    def broken(*arguments: object) -> None:
+        raise KeyError("slice")
+
+    hands = Hands(plan(1, 1), MemoryStorage(), post)
+    monkeypatch.setattr("headrace.driver.hands.collect", broken)
+    assert hands.do(Collect(1, None, 0, frozenset(), 0))
+    assert answered.wait(10)
+    hands.close()
+    assert isinstance(heard[0], LogUnreadable) and heard[0].error is not None
