@@ -32,7 +32,7 @@ from headrace.runtime.orders import NO_ORDERS, Orders
 from headrace.runtime.plan import JobPlan
 from headrace.state.durable.garbage import collect
 from headrace.state.durable.manifest import Manifest, SliceVersion
-from headrace.state.durable.segments import BlockRef
+from headrace.state.durable.segments import BlockRef, read_block
 from headrace.state.durable.versionlog import VersionLog
 from headrace.tokens import Attempt, Token
 
@@ -174,3 +174,13 @@ def test_a_fault_that_nobody_thought_of_is_heard(monkeypatch: pytest.MonkeyPatch
     assert answered.wait(10)
     hands.close()
     assert isinstance(heard[0], LogUnreadable) and heard[0].error is not None
+
+
+# what a restart mends is no corruption, which ends a run for good
+def test_a_disk_that_does_not_answer_for_a_moment_has_not_lost_a_block() -> None:
+    class Away(MemoryStorage):
+        def get_range(self, name: str, offset: int, length: int) -> bytes:
+            raise TimeoutError("the server does not answer")
+
+    with pytest.raises(TimeoutError):
+        read_block(Away(), BlockRef("segments/x.seg", 0, 1, "", 1, False), "step", 0)

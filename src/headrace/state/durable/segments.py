@@ -64,11 +64,11 @@ def write_segment(
 
 
 def read_block(storage: Storage, ref: BlockRef, step: str, slice: int) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-    """A block's puts and deletes, or CorruptionError naming it."""
+    """A block's puts and deletes, or CorruptionError naming it. An OSError may pass by itself, and is raised as it is."""
     where = f"block of step {step!r}, slice {slice} in {ref.file} at {ref.offset}"
     try:
         body = storage.get_range(ref.file, ref.offset, ref.length)
-    except OSError as error:
+    except FileNotFoundError as error:
         raise CorruptionError(f"{where} cannot be read: {error}") from error
     if len(body) != ref.length:
         raise CorruptionError(f"{where} is cut off: {len(body)} of {ref.length} bytes")
