@@ -166,7 +166,7 @@ class Machine:
             case QueryEnded():
                 return self._query_ended(event, now_s)
             case Rewritten() | Collected():
-                self.upkeep.on(event)
+                return self.upkeep.on(event, now_s)
             case LaidOut(plan):
                 self.plan = self.members.plan = plan
                 self.members.owners = []
@@ -465,7 +465,9 @@ class Machine:
         assert self.attempt is not None
         token = self.attempt.cut(self.base.manifest.token.cut + 1 if self.base is not None else 1)
         self.cut = CutUnderWay(token, end, now_s, now_s)
-        return self._tell(self.members.senders(stage=0), CutOrdered(token, end, int((now_s + self._wall_s) * 1e6) + _LEAD_US))
+        return self._tell(
+            self.members.senders(stage=0), CutOrdered(token, end, int((now_s + self._wall_s) * 1e6) + _LEAD_US)
+        )
 
     def _end_is_due(self, now_s: float) -> bool:
         """Whether the next cut is the last of its batch."""

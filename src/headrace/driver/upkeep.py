@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headrace.driver.events import Collect, Collected, Compact, Instruction, NumberedCut, Rewritten
+from headrace.driver.events import Collect, Collected, Compact, Instruction, NumberedCut, Rewritten, Say
 from headrace.driver.publications import Publications
 from headrace.state.durable.compaction import needs_compaction
 from headrace.state.durable.manifest import Rewrite
 from headrace.tokens import Attempt
 
 _COLLECT_EVERY_S = 10.0
+_COMPACT_AGAIN_S = 10.0
+"""After it failed; what is in the way then is seldom gone a second later."""
 
 
 @dataclass(slots=True)
@@ -25,12 +27,17 @@ class Upkeep:
     compacting: bool = False
     rewrites: tuple[Rewrite, ...] = ()
     _collected_s: float = float("-inf")
+    _compact_s: float = float("-inf")
 
-    def on(self, event: Rewritten | Collected) -> None:
+    def on(self, event: Rewritten | Collected, now_s: float) -> list[Instruction]:
         if isinstance(event, Collected):
             self.collecting = False
         elif self.compacting:
             self.compacting, self.rewrites = False, event.rewrites
+        if event.trouble is None:
+            return []
+        self._compact_s = now_s + _COMPACT_AGAIN_S
+        return [Say("upkeep", f"the checkpoint could not be tidied: {event.trouble}")]
 
     def take_rewrites(self) -> tuple[Rewrite, ...]:
         rewrites, self.rewrites = self.rewrites, ()
@@ -40,12 +47,12 @@ class Upkeep:
         """What to do right after a cut was logged."""
         if self.compacting or self.collecting:
             return []
-        if not self.rewrites and needs_compaction(base.manifest):
-            self.compacting = True
-            return [Compact(base.manifest, by)]
-        if now_s - self._collected_s < _COLLECT_EVERY_S:
+        if now_s - self._collected_s >= _COLLECT_EVERY_S:  # first: there may be always something to compact
+            self._collected_s, self.collecting = now_s, True
+            spare = frozenset(rewrite.block.file for rewrite in self.rewrites)
+            unpublished = min((cut.number for cut in publications.waiting), default=base.number)
+            return [Collect(by.generation, by, base.manifest.token.cut, spare, unpublished)]
+        if self.rewrites or now_s < self._compact_s or not needs_compaction(base.manifest):
             return []
-        self._collected_s, self.collecting = now_s, True
-        spare = frozenset(rewrite.block.file for rewrite in self.rewrites)
-        unpublished = min((cut.number for cut in publications.waiting), default=base.number)
-        return [Collect(by.generation, by, base.manifest.token.cut, spare, unpublished)]
+        self.compacting = True
+        return [Compact(base.manifest, by)]

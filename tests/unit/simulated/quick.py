@@ -10,7 +10,8 @@ from headrace.driver import appending, machine, publications, retries, upkeep
 from headrace.state.durable import compaction
 
 _SMALL: tuple[tuple[ModuleType, str, float], ...] = (
-    (upkeep, "_COLLECT_EVERY_S", 0.5),
+    (upkeep, "_COLLECT_EVERY_S", 2.0),
+    (upkeep, "_COMPACT_AGAIN_S", 0.5),
     (compaction, "_MAX_BLOCKS", 3),
     (compaction, "_WORTHWHILE", 2),
     (publications, "_MAX_WAITING", 4),
