@@ -143,7 +143,7 @@ def run_figures(watch: Watch, resources: TreeWatch) -> dict[str, Any]:
     counted = status.counters
     items = sum(counted.get(f"in:{name}", 0) for name in watch.sources)
     seconds = watch.handle.busy_s or watch.seconds
-    gaps_s = watch.handle.gaps_s
+    gaps = watch.handle.gaps
     return {
         "items": items,
         "items_per_s": items / seconds if seconds else None,
@@ -161,7 +161,7 @@ def run_figures(watch: Watch, resources: TreeWatch) -> dict[str, Any]:
         "epochs": status.cuts,
         "cuts": status.cuts,
         "longest_gap_ms": None,
-        "longest_stop_ms": 1000 * max(gaps_s) if gaps_s else None,
+        "longest_stop_ms": 1000 * max(gap.seconds for gap in gaps) if gaps else None,
         "restarts": status.restarts,
         "late": sum(count for name, count in counted.items() if name.startswith("late:")),
         "shed": sum(count for name, count in counted.items() if name.startswith("shed:")),

@@ -13,7 +13,7 @@ from headrace.actuate.controller import BoundKept
 from headrace.config import Schedule, check_schedule
 from headrace.connect.collect import Collect, read_collected
 from headrace.driver.events import ScheduleGiven
-from headrace.driver.status import Event, Status
+from headrace.driver.status import CutFigures, Event, Status
 from headrace.errors import HeadraceError
 from headrace.graph.nodes import SinkNode
 from headrace.measure.flows import LatencyFigures, figures_of
@@ -55,13 +55,17 @@ class Run(Supervisor):
         self._thread.join(30)
 
     def status(self) -> Status:
-        machine, cut = self._machine, self._cut
+        machine, cut = self._machine, self._cuts[-1] if self._cuts else None
         status = Status(
             self._state or machine.state, machine.logged_cuts, machine.retries.restarts, dict(self._counters),
             len(machine.hearing.newest), self._journal.dropped, cut,
             time.monotonic() - cut.logged_s if cut is not None else None, len(machine.publications.waiting),
         )  # fmt: skip
         return status.measured(machine.hearing.summary(time.time()))
+
+    def cuts(self) -> list[CutFigures]:
+        """The last thousand cuts of this run that were logged, oldest first."""
+        return list(self._cuts)
 
     def reports(self) -> list[Reported]:
         """What workers reported lately, oldest first."""

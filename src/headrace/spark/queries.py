@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import time
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -15,10 +16,11 @@ from headrace.errors import FencedError
 from headrace.runtime.messages import Hello, ToWorker
 from headrace.runtime.plan import JobPlan
 from headrace.spark.engines import BatchEngine, Engine, MicrobatchEngine, RealtimeEngine
+from headrace.spark.gaps import GapClock
 
 
 class SparkQueries:
-    """``lay_out`` gives the plan of the query that begins; ``post`` tells the driver's loop."""
+    """``lay_out`` gives the plan of the query that begins; ``post`` tells the driver's loop, ``gaps`` when it did what."""
 
     def __init__(
         self,
@@ -26,13 +28,15 @@ class SparkQueries:
         server: ChannelServer,
         lay_out: Callable[[], JobPlan],
         post: Callable[[Event], None],
+        gaps: GapClock,
     ) -> None:
-        self._session, self._server, self._lay_out, self._post = session, server, lay_out, post
+        self._session, self._server, self._lay_out, self._post, self._gaps = session, server, lay_out, post, gaps
         self._engine: Engine | None = None
         self._query = 0
         self._answers: queue.SimpleQueue[bool | None] = queue.SimpleQueue()
 
     def start(self, query: int) -> None:
+        self._gaps.mark("start", time.monotonic())
         plan, session, address = self._lay_out(), self._session, self._server.address
         self._query = query
         self._answers = queue.SimpleQueue()
@@ -43,6 +47,7 @@ class SparkQueries:
                 self._engine = MicrobatchEngine(session, plan, query, address, self._ask_batch, self._end_batch)
             case "batch":
                 self._engine = BatchEngine(session, plan, query, address, self._ask_batch, self._end_batch)
+        self._gaps.mark("started", time.monotonic())
 
     def ended(self) -> QueryEnded | None:
         engine = self._engine
@@ -60,10 +65,13 @@ class SparkQueries:
     def stop(self, hung: tuple[Hello, ...]) -> None:
         engine, self._engine = self._engine, None
         self._answers.put(None)
+        if engine is not None:
+            self._gaps.mark("stop", time.monotonic())
         for worker in hung:
             kill(worker)
         if engine is not None:
             engine.stop()
+            self._gaps.mark("stopped", time.monotonic())
 
     def answer(self, batch: int, run: bool) -> None:
         self._answers.put(run)

@@ -34,10 +34,11 @@ from headrace.driver.status import CutFigures, State
 from headrace.driver.steering import Steering
 from headrace.errors import HeadraceError
 from headrace.graph.nodes import SinkNode
-from headrace.runtime.messages import Hello, Reply, RowsShown, ToDriver
+from headrace.runtime.messages import Hello, Loaded, Reply, RowsShown, ToDriver
 from headrace.runtime.orders import Orders
 from headrace.runtime.plan import JobPlan
 from headrace.spark.fleet import open_executors, warm_slots
+from headrace.spark.gaps import Gap, GapClock
 from headrace.spark.queries import SparkQueries
 from headrace.spark.session import check_slots
 from headrace.state.durable.lock import CheckpointLock, wait_for_turn
@@ -52,8 +53,8 @@ _LEASES = 2
 class Supervisor:
     """Owns the query, the driver's loop and the control channel of one run.
 
-    ``gaps_s`` are the stops so far: from the last cut before one to when sources were let go again; ``placements`` says
-    for each start of a subtask (query, stage, subtask, parent process, process), where a parent stands for an executor.
+    ``gaps`` are the stops so far, by their parts; ``placements`` says for each start of a subtask (query, stage, subtask,
+    parent process, process), where a parent stands for an executor.
     """
 
     def __init__(
@@ -77,7 +78,10 @@ class Supervisor:
             _host(session), self._on_message, on_lost=lambda sender: self._loop.post(Lost(sender)),
             lease_s=plan.settings.lease_s,
         )  # fmt: skip
-        self._queries = SparkQueries(session, self._server, self._lay_out, lambda event: self._loop.post(event))
+        self._gap_clock = GapClock()
+        self._queries = SparkQueries(
+            session, self._server, self._lay_out, lambda event: self._loop.post(event), self._gap_clock
+        )
         self._loop = DriverLoop(
             self._machine, lambda post: Hands(plan, storage, post), self._queries, self._journal,
             each_turn=self._each_turn, on_began=self._on_began, on_cut=self._on_cut,
@@ -86,11 +90,10 @@ class Supervisor:
         self._counters: dict[str, int] = {}
         self._state: State | None = None
         self._failure: HeadraceError | None = None
-        self._cut: CutFigures | None = None
+        self._cuts: deque[CutFigures] = deque(maxlen=1000)
         self._done = threading.Event()
-        self.gaps_s: list[float] = []
+        self.gaps: deque[Gap] = deque(maxlen=4096)
         self.placements: deque[tuple[int, int, int, int, int]] = deque(maxlen=4096)
-        self._stopped_s: float | None = None
         self._began_s, self._ended_s, self._beaten_s = float("inf"), 0.0, 0.0
         self._thread = threading.Thread(target=self._supervise, name="headrace-supervisor", daemon=True)
 
@@ -184,22 +187,23 @@ class Supervisor:
 
     def _on_began(self) -> None:
         now_s = time.monotonic()
-        if self._stopped_s is not None:
-            self.gaps_s.append(now_s - self._stopped_s)
-            self._stopped_s = None
-            self._executors.began(time.time(), self.gaps_s[-1])
-            self._journal.say("gap", f"sources stood still for {self.gaps_s[-1]:.2f} s")
+        gap = self._gap_clock.began(now_s)
+        if gap is not None and self._began_s < float("inf"):
+            self.gaps.append(gap)
+            self._journal.say("gap", gap.sentence())
+            if gap.deliberate:
+                self._executors.began(time.time(), gap.seconds)
         self._began_s = min(self._began_s, now_s)
 
     def _on_cut(self, happened: CutHappened) -> None:
         now_s = self._ended_s = time.monotonic()
         cut, described = happened.cut, happened.descriptions
-        self._cut = CutFigures(
-            cut.manifest.token.cut, now_s, happened.took_ms, max((d.aligned_ms for d in described), default=0.0),
-            sum(d.written_bytes for d in described),
-        )  # fmt: skip
+        aligned_ms = max((d.aligned_ms for d in described), default=0.0)
+        written_bytes = sum(d.written_bytes for d in described)
+        self._cuts.append(CutFigures(cut.manifest.token.cut, now_s, happened.took_ms, aligned_ms, written_bytes))
         if cut.manifest.end:
-            self._stopped_s = now_s
+            self._gap_clock.mark("ordered", now_s - happened.took_ms / 1e3)
+            self._gap_clock.mark("logged", now_s)
         for description in described:
             for name, count in description.counters.items():
                 self._counters[name] = self._counters.get(name, 0) + count
@@ -213,6 +217,8 @@ class Supervisor:
             if isinstance(node, SinkNode) and isinstance(node.sink, ConsoleSink):
                 node.sink.show(message.step, message.rows)
             return []
+        if isinstance(message, (Hello, Loaded)):
+            self._gap_clock.mark("hello" if isinstance(message, Hello) else "loaded", time.monotonic())
         if isinstance(message, Hello):
             self.placements.append((message.query, message.stage, message.index, message.daemon, message.pid))
         self._loop.post(Heard(sender, message))
