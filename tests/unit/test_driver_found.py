@@ -12,6 +12,8 @@ from simulated.job import Shape, laid_out, planned
 from headrace.driver.events import (
     Appended,
     Collect,
+    Collected,
+    Compact,
     Event,
     Heard,
     Instruction,
@@ -20,12 +22,15 @@ from headrace.driver.events import (
     NewestSeen,
     NumberedCut,
     Publish,
+    Rewritten,
     Send,
     StopQuery,
 )
 from headrace.driver.hands import Hands
 from headrace.driver.machine import Machine
 from headrace.driver.members import Members
+from headrace.driver.publications import Publications
+from headrace.driver.upkeep import Upkeep
 from headrace.errors import ProtocolError
 from headrace.runtime.messages import Fenced, Go, Hello, Loaded, Planned
 from headrace.runtime.orders import NO_ORDERS, Orders
@@ -184,3 +189,15 @@ def test_a_disk_that_does_not_answer_for_a_moment_has_not_lost_a_block() -> None
 
     with pytest.raises(TimeoutError):
         read_block(Away(), BlockRef("segments/x.seg", 0, 1, "", 1, False), "step", 0)
+
+
+# garbage came first where it was due, and with cuts far apart it always was: chains of blocks grew without end
+def test_chains_are_merged_also_where_cuts_are_far_apart() -> None:
+    blocks = tuple(BlockRef(f"segments/{n}.seg", 0, 100, "", 1, False) for n in range(20))
+    long = Manifest(Token(1, 1, 20), Token(1, 1, 19), {("n", 0): SliceVersion((1, 0), blocks)})
+    upkeep, asked = Upkeep(), []
+    for turn in range(6):
+        (one,) = upkeep.after(NumberedCut(20, long), Attempt(1, 1), Publications(), 60.0 * turn)
+        upkeep.on(Rewritten(()) if isinstance(one, Compact) else Collected(), 60.0 * turn)
+        asked.append(type(one))
+    assert asked.count(Compact) == asked.count(Collect) == 3

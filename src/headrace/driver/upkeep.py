@@ -28,6 +28,7 @@ class Upkeep:
     rewrites: tuple[Rewrite, ...] = ()
     _collected_s: float = float("-inf")
     _compact_s: float = float("-inf")
+    _collected_last: bool = False
 
     def on(self, event: Rewritten | Collected, now_s: float) -> list[Instruction]:
         if isinstance(event, Collected):
@@ -47,12 +48,14 @@ class Upkeep:
         """What to do right after a cut was logged."""
         if self.compacting or self.collecting:
             return []
-        if now_s - self._collected_s >= _COLLECT_EVERY_S:  # first: there may be always something to compact
-            self._collected_s, self.collecting = now_s, True
-            spare = frozenset(rewrite.block.file for rewrite in self.rewrites)
-            unpublished = min((cut.number for cut in publications.waiting), default=base.number)
-            return [Collect(by.generation, by, base.manifest.token.cut, spare, unpublished)]
-        if self.rewrites or now_s < self._compact_s or not needs_compaction(base.manifest):
+        collect = now_s - self._collected_s >= _COLLECT_EVERY_S
+        compact = not self.rewrites and now_s >= self._compact_s and needs_compaction(base.manifest)
+        if compact and (not collect or self._collected_last):  # in turn: where cuts are far apart both are always due
+            self.compacting, self._collected_last = True, False
+            return [Compact(base.manifest, by)]
+        if not collect:
             return []
-        self.compacting = True
-        return [Compact(base.manifest, by)]
+        self._collected_s, self.collecting, self._collected_last = now_s, True, True
+        spare = frozenset(rewrite.block.file for rewrite in self.rewrites)
+        unpublished = min((cut.number for cut in publications.waiting), default=base.number)
+        return [Collect(by.generation, by, base.manifest.token.cut, spare, unpublished)]

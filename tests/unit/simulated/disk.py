@@ -67,7 +67,7 @@ class Reach:
         self._do(lambda: self._disk.put(name, data))
 
     def put_if_absent(self, name: str, data: Any) -> bool:
-        return self._do(lambda: self._disk.put_if_absent(name, data), late=True)
+        return self._do(lambda: self._disk.put_if_absent(name, data), self._world.faults.append, late=True)
 
     def get(self, name: str) -> Any:
         return self._do(lambda: self._disk.get(name))
@@ -81,9 +81,9 @@ class Reach:
     def delete(self, name: str) -> None:
         self._do(lambda: self._disk.delete(name))
 
-    def _do(self, effect: Callable[[], Answer], *, late: bool = False) -> Answer:
+    def _do(self, effect: Callable[[], Answer], more: float = 0.0, *, late: bool = False) -> Answer:
         world, driver = self._world, self._driver
-        if world.calm or world.random() >= world.faults.disk:
+        if world.calm or world.random() >= world.faults.disk + more:
             return effect()
         kind = world.random()
         if kind < 0.25:

@@ -96,7 +96,11 @@ class Driver:
     def _do(self, instructions: list[Instruction]) -> None:
         for instruction in instructions:
             pool = pool_of(instruction)
-            if pool is not None:
+            if pool is not None and isinstance(instruction, Compact):  # it is the only one that takes long by itself
+                self.world.after(
+                    3 * self.world.random(), self.lanes[pool].push, self._perform, self.lanes[pool], instruction
+                )
+            elif pool is not None:
                 self.lanes[pool].push(self._perform, self.lanes[pool], instruction)
             else:
                 self._do_one(instruction)

@@ -15,7 +15,7 @@ from headrace.runtime.messages import CutOrdered
 from headrace.state.durable.segments import SEGMENTS, segment_token
 from headrace.state.durable.versionlog import VersionLog
 from headrace.tokens import Attempt, Token
-from simulated.mutations import AGAIN, CALM, DEATHS, SLOW, STALLS, Patch, mutation
+from simulated.mutations import AGAIN, CALM, DEATHS, LOST, SLOW, STALLS, Patch, mutation
 
 
 @mutation("tokens: a number alone names nothing", faults=DEATHS)
@@ -194,7 +194,7 @@ def garbage_of_the_running_attempt(patch: Patch) -> None:
     _collecting(patch, 2, under_way=False)
 
 
-@mutation("23: what the next cut will name stays", faults=replace(CALM, disk=0.1), seeds=400, steps=600)
+@mutation("23: what the next cut will name stays", faults=replace(LOST, chunk=0.3), seeds=400, steps=600)
 def rewrites_are_garbage(patch: Patch) -> None:
     after = Upkeep.after
 

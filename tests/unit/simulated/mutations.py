@@ -20,8 +20,8 @@ STALLS = Faults(disk=0.06, stall=0.4, sink=0.05, write=0.0, lose=0.0, repeat=0.0
 """Drivers that stand still in the middle of something, again and again."""
 DEATHS = Faults(disk=0.02, stall=0.1, sink=0.0, write=0.01, lose=0.004, repeat=0.05, lay_out=0.2, chaos=0.02)
 """Workers and drivers that die, and messages that come again."""
-LOST = Faults(disk=0.2, stall=0.0, sink=0.0, write=0.0, lose=0.0, repeat=0.0, lay_out=0.0, chaos=0.002)
-"""Storage that answers, or does not."""
+LOST = Faults(disk=0.02, append=0.4, stall=0.0, sink=0.0, write=0.0, lose=0.0, repeat=0.0, lay_out=0.0, chaos=0.002)
+"""Appends that are answered, or are not, or late."""
 SLOW = Faults(disk=0.1, stall=0.1, sink=0.5, write=0.0, lose=0.0, repeat=0.0, lay_out=0.0, chaos=0.004)
 """Sinks that fail and stall."""
 AGAIN = Faults(

@@ -44,12 +44,13 @@ class Faults:
         """Worlds differ: where everything fails little is logged, and where nothing does little is learnt."""
         pick = dice.choice
         return Faults(
-            disk=pick((0.004, 0.02, 0.05)), stall=pick((0.0, 0.15, 0.3)), sink=pick((0.0, 0.04, 0.2)),
+            disk=pick((0.004, 0.02, 0.05)), append=pick((0.0, 0.0, 0.2)), stall=pick((0.0, 0.15, 0.3)), sink=pick((0.0, 0.04, 0.2)),
             write=pick((0.0, 0.004)), lose=pick((0.0, 0.002, 0.008)), repeat=pick((0.0, 0.01, 0.05)),
             lay_out=pick((0.0, 0.3)), chaos=pick((0.002, 0.005, 0.012)), chunk=pick((0.01, 0.1)),
         )  # fmt: skip
 
     disk: float = 0.03
+    append: float = 0.0
     stall: float = 0.1
     sink: float = 0.05
     write: float = 0.002
