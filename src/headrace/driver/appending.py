@@ -20,6 +20,7 @@ from headrace.driver.events import (
     LookUp,
     NewestSeen,
     ReadEntry,
+    ReadLog,
 )
 from headrace.state.durable.versionlog import Entry
 
@@ -32,7 +33,9 @@ Outcome = Literal["appended", "taken", "fenced", "looked"]
 
 @dataclass(slots=True)
 class Appending:
-    """``number`` is that of the newest entry that is known to be ours, or was read before ours."""
+    """``number`` is that of the newest entry that is known to be ours, or was read before ours. ``entry`` is the one to be
+    appended: it may be in the log, or get there, until the outcome is known. ``trouble``: why there is none yet.
+    """
 
     number: int = 0
     entry: Entry | None = None
@@ -44,6 +47,18 @@ class Appending:
     @property
     def busy(self) -> bool:
         return self._asked is not None or self._again_s is not None
+
+    def read(self) -> list[Instruction]:
+        """Ask for the whole log."""
+        assert not self.busy
+        return self._ask(ReadLog())
+
+    def take_read(self) -> bool:
+        """The log was read; False if nobody had asked."""
+        asked = isinstance(self._asked, ReadLog)
+        if asked:
+            self._done()
+        return asked
 
     def append(self, entry: Entry) -> list[Instruction]:
         """Begin to append; nothing else may be under way."""
@@ -81,6 +96,10 @@ class Appending:
         self._again_s = None
         return [self._asked] if self._asked is not None else []
 
+    def give_up(self) -> None:
+        """Wait for no answer any more. An ``entry`` stays: whether it is in the log will be seen by who reads it next."""
+        self._done()
+
     def _read(self, entry: Entry | None, now_s: float) -> tuple[list[Instruction], Outcome | None]:
         if entry is None:
             assert self.entry is not None
@@ -89,6 +108,7 @@ class Appending:
             return [], None
         if entry == self.entry:
             return self._ask(LookUp()), None
+        self.entry = None
         self._done()
         return [], "taken"
 

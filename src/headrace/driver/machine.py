@@ -94,8 +94,10 @@ _LONGEST_BATCH_S = 23 * 3600.0
 """Spark is told 24 h; a batch that it ends by itself would be a failure."""
 _LEAD_US = 30_000
 """How long before a cut its order is sent: sources listen every 20 ms."""
-_UNPUBLISHED_S = 30.0
-"""How long the end of a run waits for its sinks; what they have not taken by then is published by the next start."""
+_UNFINISHED_S = 30.0
+"""How long the end of a run waits for its sinks, or its checkpoint; what they have not taken by then, the next start
+sees to.
+"""
 _MIN_BATCH_S = 5.0
 """A keyed step that grows waits until its last batch has lasted so long: each growth is a stop."""
 _SUPERSEDED = Fenced("a newer attempt has begun")
@@ -133,6 +135,7 @@ class Machine:
         self._known_batch: int | None = None
         self._worked = self._looked = self._waits = self._leaving = False
         self._began_s: float | None = None
+        self._stop_s: float | None = None
         self._batch_s = self._quiet_s = 0.0
 
     @property
@@ -144,7 +147,7 @@ class Machine:
 
     def start(self, now_s: float) -> list[Instruction]:
         self.retries.progress(now_s)
-        return [ReadLog()]
+        return self.log.read()
 
     def on(self, event: Event, now_s: float) -> list[Instruction]:
         """What to do now that this has happened."""
@@ -156,7 +159,7 @@ class Machine:
     def _take(self, event: Event, now_s: float) -> list[Instruction]:
         match event:
             case LogRead():
-                return self._log_read(event)
+                return self._log_read(event) if self.log.take_read() else []
             case Published() | PublishFailed():
                 return self._publishing(event, now_s)
             case Heard(sender, message):
@@ -185,10 +188,9 @@ class Machine:
                 return self._change("batch", why)
             case Tick():
                 pass
-            case LogUnreadable(why, error) if error is not None or not self.log.busy:
-                if error is not None:
-                    return self._fail(Failure(error, final=True))
-                return [*self._say_once(f"the checkpoint cannot be read yet: {why}"), ReadLog()]
+            case LogUnreadable(_, error) if error is not None:
+                self.log.give_up()
+                return self._fail(Failure(error, final=True))
             case _:
                 return self._log_event(event, now_s)
         return []
@@ -197,8 +199,6 @@ class Machine:
 
     def _log_read(self, read: LogRead) -> list[Instruction]:
         """Open the log right behind what was read, the base included."""
-        if self.phase != "opening" or self.log.busy:
-            return []
         self.log.number = read.newest
         self.base = read.cuts[-1] if read.cuts else None
         self.publications = Publications(read.published)
@@ -212,7 +212,9 @@ class Machine:
         if outcome == "fenced" or (outcome == "taken" and self.phase != "opening"):
             return [*out, *self._fail(Failure(FencedError(_FENCED.format(self.plan.checkpoint)), final=True))]
         if outcome == "taken":
-            return [*out, ReadLog()]
+            return [*out, *self.log.read()]
+        if outcome is None and not out and self.log.trouble is not None:
+            return self._say_once(f"the checkpoint cannot be used for now: {self.log.trouble}")
         if outcome == "looked":
             self._looked = True
         if outcome == "appended" and self.phase == "opening":
@@ -335,13 +337,13 @@ class Machine:
 
     def _lose(self, sender: bytes) -> list[Instruction]:
         """A worker is needed as long as its query is: the attempt is over."""
-        hello = self._hellos.get(sender)
+        hello, joined = self._hellos.get(sender), self.members.of(sender) is not None
         if hello is None or self.phase in ("between", "stopping"):
             return []
-        if not self.plan.eager:
-            member = self.members.of(sender)
-            if member is None or (self.cut is not None and hello.place in self.cut.descriptions):
-                return []
+        if not joined and (not self.plan.eager or self.phase in ("loading", "running")):
+            return []  # it has worked for an earlier batch, and nobody waits for it
+        if not self.plan.eager and self.cut is not None and hello.place in self.cut.descriptions:
+            return []
         lease = f"{self.plan.settings.lease_s:g} s"
         text = f"a worker gave no sign of life for {lease}: it hangs or is gone"
         self._failures.append(Failed(self.query, hello.place, ChannelError.__name__, text, None))
@@ -433,7 +435,9 @@ class Machine:
     def _advance(self, now_s: float) -> list[Instruction]:
         if self._seconds is not None and self._began_s is not None and now_s - self._began_s >= self._seconds:
             self.stopping = True
-        out = self.log.due(now_s)
+        if self.stopping and self._stop_s is None:
+            self._stop_s = now_s
+        out = self._lose_patience(now_s) + self.log.due(now_s)
         if self.generation:  # before it has opened the log, sinks are another driver's
             out += self.publications.due(now_s)
         if self.cut is not None and not self.cut.logging:
@@ -449,9 +453,16 @@ class Machine:
                 out += self._bury(now_s)
             case "between" if not self.log.busy:
                 out += self._begin_query(now_s)
-            case "opening" if self.stopping and not self.log.busy:
+            case "opening" if self.stopping and self.log.entry is None:
                 out += self._finish("stopped")
         return out
+
+    def _lose_patience(self, now_s: float) -> list[Instruction]:
+        """A run that is to stop does not wait for ever for a checkpoint that is away."""
+        if self._stop_s is None or now_s - self._stop_s < _UNFINISHED_S or self.log.trouble is None:
+            return []
+        self.log.give_up()
+        return self._finish("stopped") if self.phase == "opening" else self._leave()
 
     def _order_cut(self, now_s: float) -> list[Instruction]:
         if self.cut is not None or self.log.busy or self.upkeep.collecting:
@@ -460,7 +471,11 @@ class Machine:
         if not end and now_s < self.pace.due_s:
             return []
         if self.publications.crowded:
-            return self._say_once("sinks do not take their results; no further cut is made before they do")
+            return (
+                self._leave()
+                if self.stopping
+                else self._say_once("sinks do not take their results; no further cut is made before they do")
+            )
         self._waits = False
         assert self.attempt is not None
         token = self.attempt.cut(self.base.manifest.token.cut + 1 if self.base is not None else 1)
@@ -537,7 +552,7 @@ class Machine:
         self._ended = self._failure = self._next = self.cut = self._manifest = self.attempt = None
         self._failures.clear()
         self.phase, self._looked, self._leaving, self._quiet_s = "between", False, False, now_s
-        if failure is None or self.finished:
+        if failure is None or (self.finished and not failure.final):
             return []
         error = failure.error if self.stopping else self.retries.hopeless(failure, now_s)
         if error is not None:
@@ -549,7 +564,7 @@ class Machine:
     def _begin_query(self, now_s: float) -> list[Instruction]:
         """Between two queries: the run is over, or the next one starts, from a log that nobody else has written to."""
         if self.finished or self.stopping:
-            if self.publications.waiting and now_s - self._quiet_s < _UNPUBLISHED_S:
+            if self.publications.waiting and now_s - self._quiet_s < _UNFINISHED_S:
                 return []
             return self._finish("finished" if self.finished else "stopped")
         if now_s < self.retries.at_s or self.publications.crowded:
@@ -569,7 +584,9 @@ class Machine:
         return [] if waits else [Say("waiting", what, loud=True)]
 
     def _finish(self, state: State, error: HeadraceError | None = None) -> list[Instruction]:
-        """Leave the sinks with nothing half done, unless they are another driver's by now."""
+        """Leave the sinks with nothing half done, unless they are another driver's by now, or it is not known what is in
+        the log.
+        """
         self.phase = "over"
-        ours = self.generation and not isinstance(error, FencedError)
+        ours = self.generation and self.log.entry is None and not isinstance(error, FencedError)
         return [*([self._discard()] if ours else []), Finish(state, error)]
