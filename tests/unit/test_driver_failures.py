@@ -363,7 +363,7 @@ def test_a_stop_does_not_wait_for_ever_for_a_disk_that_is_away() -> None:
 # issue 10, item 8: a publish that failed once lost the output for ever
 def test_a_publication_that_fails_is_tried_until_it_has_happened_and_delays_no_cut() -> None:
     driven = Driven(held=[Publish]).run()
-    for n in range(3):
+    for _ in range(3):
         driven.cut()
         driven.tell(PublishFailed(2, HeadraceError("the sink is away")))
     assert len(driven.cuts) == 3 and {publish.cut.number for publish in driven.all(Publish)} == {2}

@@ -45,7 +45,6 @@ from headrace.driver.events import (
     Published,
     PublishFailed,
     QueryEnded,
-    ReadLog,
     RestartAsked,
     Rewritten,
     Say,
@@ -100,6 +99,7 @@ sees to.
 """
 _MIN_BATCH_S = 5.0
 """A keyed step that grows waits until its last batch has lasted so long: each growth is a stop."""
+_CROWDED = "sinks do not take their results; no further cut is made before they do"
 _SUPERSEDED = Fenced("a newer attempt has begun")
 _FENCED = "another driver has taken over checkpoint {}: this one may decide nothing any more, and stops"
 
@@ -133,6 +133,7 @@ class Machine:
         self._ended: QueryEnded | None = None
         self._next: Literal["batch", "query"] | None = None
         self._known_batch: int | None = None
+        self._waiting_batch: BatchBegins | None = None
         self._worked = self._looked = self._waits = self._leaving = False
         self._began_s: float | None = None
         self._stop_s: float | None = None
@@ -369,6 +370,10 @@ class Machine:
             return [BatchAnswer(event.batch, run=False)]
         if self.phase not in ("joining", "ended") or self.stopping:
             return [BatchAnswer(event.batch, run=False)]
+        if self.publications.crowded:
+            self._waiting_batch = event
+            return self._say_once(_CROWDED)
+        self._waits = False
         self.members.gather(event.batch)
         attempt = self._new_attempt()
         first = attempt.cut(self.base.manifest.token.cut + 1 if self.base is not None else 1)
@@ -442,6 +447,9 @@ class Machine:
             out += self.publications.due(now_s)
         if self.cut is not None and not self.cut.logging:
             out += self._advance_cut(self.cut, now_s)
+        if self._waiting_batch is not None and not self.publications.crowded:
+            waiting, self._waiting_batch = self._waiting_batch, None
+            out += self._batch(waiting, now_s)
         match self.phase:
             case "running" if self.plan.eager:
                 out += self._order_cut(now_s)
@@ -471,11 +479,7 @@ class Machine:
         if not end and now_s < self.pace.due_s:
             return []
         if self.publications.crowded:
-            return (
-                self._leave()
-                if self.stopping
-                else self._say_once("sinks do not take their results; no further cut is made before they do")
-            )
+            return self._leave() if self.stopping else self._say_once(_CROWDED)
         self._waits = False
         assert self.attempt is not None
         token = self.attempt.cut(self.base.manifest.token.cut + 1 if self.base is not None else 1)
@@ -549,7 +553,7 @@ class Machine:
         failure = self._failure
         if failure is None and not self._leaving:
             failure = understand(self._failures, self._ended.error)
-        self._ended = self._failure = self._next = self.cut = self._manifest = self.attempt = None
+        self._ended = self._failure = self._next = self.cut = self._manifest = self.attempt = self._waiting_batch = None
         self._failures.clear()
         self.phase, self._looked, self._leaving, self._quiet_s = "between", False, False, now_s
         if failure is None or (self.finished and not failure.final):
