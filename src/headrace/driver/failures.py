@@ -51,12 +51,12 @@ def understand(failures: list[Failed], spark: Exception | None) -> Failure:
 
 
 def translated(error: Exception) -> HeadraceError:
-    """Whatever stopped the supervisor, as one of our errors."""
+    """Whatever stopped the driver, as one of our errors."""
     if isinstance(error, HeadraceError):
         return error
     text = f"{type(error).__name__}: {error}"
     if type(error).__module__.startswith("py4j") or isinstance(error, ConnectionError):
-        text = "Spark's JVM is gone (killed, or out of memory); start the job again to go on from the last commit"
+        text = "Spark's JVM is gone (killed, or out of memory); start the job again to go on from the last cut"
     failed = RunFailedError(text)
     failed.__cause__ = error
     return failed

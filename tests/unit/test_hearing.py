@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
+from driven import Driven, counting
 from workflows import out
 
 import headrace as hr
@@ -17,8 +16,8 @@ from headrace.driver.status import Status
 from headrace.errors import MessageError
 from headrace.measure.flows import figures_of
 from headrace.runtime.messages import Reported, encode, read_as_driver
-from headrace.spark.supervisor import Supervisor
 from headrace.testing import LocalRun
+from headrace.tokens import Attempt
 
 
 @pytest.fixture(scope="module")
@@ -41,12 +40,12 @@ def test_the_newest_figures_of_all_workers_are_together(told: tuple[Any, list[Re
     for reported in reports:
         hearing.take(reported)
     last_s = max(reported.report.at_s for reported in hearing.history)
-    status = Status("running", 0, 0, 0).measured(hearing.summary(last_s))
+    status = Status("running", 0, 0).measured(hearing.summary(last_s))
     assert status.steps.keys() == {"src", "count", "sink"} and len(status.edges) == 1
     assert {(id.sender, id.receiver) for id in status.channels} == {(0, 0), (0, 1), (1, 0), (1, 1)}
     assert hearing.newest.keys() == {(0, 0), (0, 1), (1, 0), (1, 1)}
     assert hearing.summary(last_s + 20).subtasks, "one report may be lost or late"
-    later = Status("running", 0, 0, 0).measured(hearing.summary(last_s + 26))
+    later = Status("running", 0, 0).measured(hearing.summary(last_s + 26))
     assert (later.steps, later.edges, later.channels) == ({}, {}, {}), "nobody has measured anything lately"
     latency = figures_of(flow for reported in hearing.history for flow in reported.flows)
     assert latency.keys() == {"count", "sink"} and latency["count"].p50_ms <= latency["count"].p99_ms
@@ -66,13 +65,13 @@ def test_a_controller_sees_every_report_once(told: tuple[Any, list[Reported]]) -
 def test_sources_are_exhausted_when_all_said_so_in_this_attempt(told: tuple[Any, list[Reported]]) -> None:
     layout, reports = told
     hearing = Hearing(layout, 1.0)
-    token = reports[0].token
-    assert not hearing.exhausted(token)
+    attempt = reports[0].attempt
+    assert not hearing.exhausted(attempt)
     for reported in reports:
         hearing.take(reported)
-    assert hearing.exhausted(token) and not hearing.exhausted(msgspec.structs.replace(token, attempt=token.attempt + 1))
+    assert hearing.exhausted(attempt) and not hearing.exhausted(Attempt(attempt.generation, attempt.number + 1))
     hearing.forget()
-    assert not hearing.exhausted(token) and hearing.history
+    assert not hearing.exhausted(attempt) and hearing.history
 
 
 def test_a_report_that_is_none_is_refused(told: tuple[Any, list[Reported]]) -> None:
@@ -81,15 +80,15 @@ def test_a_report_that_is_none_is_refused(told: tuple[Any, list[Reported]]) -> N
         read_as_driver(msgspec.msgpack.encode({**body, "report": {"worker": "w"}}))
 
 
-def test_a_subtask_that_the_job_does_not_have_is_not_heard(told: tuple[Any, list[Reported]]) -> None:
-    known, heard = told[1][0], []
-    coordinator = SimpleNamespace(token=known.token, has=lambda place: place == known.place)
-    driver: Any = SimpleNamespace(
-        _lock=nullcontext(),
-        _coordinator=coordinator,
-        _hearing=SimpleNamespace(take=heard.append),
-        _journal=SimpleNamespace(note_engines=lambda reported: None),
-    )
-    for reported in (msgspec.structs.replace(known, index=known.index + 1), known):
-        assert Supervisor._on_message(driver, b"", reported) == []
-    assert heard == [known]
+def test_reports_of_another_attempt_or_of_no_subtask_are_not_heard(told: tuple[Any, list[Reported]]) -> None:
+    driven = Driven(counting(2)).run()
+    report = msgspec.structs.replace(told[1][0], stage=0, index=0, attempt=driven.attempt)
+    for unheard in (
+        msgspec.structs.replace(report, index=2),
+        msgspec.structs.replace(report, stage=2),
+        msgspec.structs.replace(report, attempt=Attempt(1, 7)),
+    ):
+        driven.hear((0, 0), unheard)
+        assert not driven.machine.hearing.newest
+    driven.hear((0, 0), report)
+    assert driven.machine.hearing.newest == {(0, 0): report} and driven.machine.hearing.unseen() == (report.report,)
