@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 from typing import Any
 
@@ -9,6 +10,8 @@ import pytest
 from durable import MemoryStorage, cut_entry, opened
 from simulated.job import Shape, laid_out, planned
 
+from headrace.channel.client import ChannelClient
+from headrace.channel.server import ChannelServer
 from headrace.driver.events import (
     Appended,
     Collect,
@@ -201,3 +204,26 @@ def test_chains_are_merged_also_where_cuts_are_far_apart() -> None:
         upkeep.on(Rewritten(()) if isinstance(one, Compact) else Collected(), 60.0 * turn)
         asked.append(type(one))
     assert asked.count(Compact) == asked.count(Collect) == 3
+
+
+# a process that Spark uses again found there what its task before was told, and gave up; so did the next one, and the next
+def test_a_task_is_not_fenced_by_what_the_one_before_it_was_told() -> None:
+    senders: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+
+    def on_message(sender: bytes, message: Any) -> list[Any]:
+        senders.put(sender)
+        return []
+
+    server = ChannelServer("127.0.0.1", on_message)
+    client = ChannelClient(server.address)
+    try:
+        client.tell(hello(0))
+        sender = senders.get(timeout=10)
+        server.send(sender, Fenced("this worker belongs to a query that was replaced"))
+        assert client._socket.poll(10_000)
+        client.forget()
+        server.send(sender, Go(Attempt(1, 1)))
+        assert client.wait(Go, 10).attempt == Attempt(1, 1)
+    finally:
+        client.close()
+        server.close()

@@ -80,6 +80,12 @@ class ChannelClient:
             raise ChannelError(f"the driver has given no sign of life for {self._lease_s:g} s: it hangs or is gone")
         return [message for message in messages if not isinstance(message, _IDLE_TALK)]
 
+    def forget(self) -> None:
+        """Drop what has come: it was for a task before, and that it is fenced must not stop the next one."""
+        self._early.clear()
+        while self._socket.poll(0):
+            self._receive()
+
     def wait(self, turn: type[Turn], timeout_s: float, *, attempt: Attempt | None = None) -> Turn:
         """The next message of a type (and attempt); others are kept for ``poll``.
 

@@ -47,7 +47,7 @@ class StageTask:
 
 
 def _client(address: Address, lease_s: float) -> ChannelClient:
-    """One connection per worker process and driver."""
+    """One connection per worker process and driver; what lies in it of tasks before is forgotten."""
     client = _clients.get(address.endpoint)
     if client is None or client.pid != os.getpid():
         for other in _clients.values():
@@ -55,4 +55,6 @@ def _client(address: Address, lease_s: float) -> ChannelClient:
                 other.close()
         _clients.clear()
         client = _clients[address.endpoint] = ChannelClient(address, lease_s=lease_s)
+    else:
+        client.forget()
     return client

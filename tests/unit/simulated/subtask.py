@@ -56,12 +56,18 @@ class Process:
     """
 
     def __init__(self, world: World, driver: Driver) -> None:
-        self.name = world.new_name()
+        self.world, self.name = world, world.new_name()
         self.frozen = self.dead = False
         self.up, self.down = Lane(world, driver), Lane(world, self)
         self.kept: Kept | None = None
         self.early: list[ToWorker] = []
         self.subtask: Subtask | None = None
+
+    def forget(self) -> None:
+        """As ``ChannelClient.forget``: what has come so far was for a task before; some may still be on its way."""
+        self.early.clear()
+        for _ in range(int((len(self.down.items) + 1) * self.world.random() ** 0.1)):
+            self.down.items.popleft()
 
 
 class Subtask(Flow):
@@ -71,6 +77,7 @@ class Subtask(Flow):
 
     def __init__(self, query: Query, process: Process, stage: int, index: int) -> None:
         self.query, self.world, self.process = query, query.world, process
+        process.forget()
         process.subtask = self
         self.stage, self.index, self.name = stage, index, process.name
         self.state = "joining"
