@@ -11,12 +11,13 @@ from msgspec.structs import replace
 
 import headrace as hr
 from headrace.config import Settings
-from headrace.driver.events import (
+from headrace.driver.planning import plan_job
+from headrace.driver.protocol.events import (
     Append,
     Appended,
     AppendFailed,
-    Collect,
     Collected,
+    CollectGarbage,
     Compact,
     EntryRead,
     Event,
@@ -37,8 +38,7 @@ from headrace.driver.events import (
     StopQuery,
     Tick,
 )
-from headrace.driver.machine import Machine
-from headrace.driver.planning import plan_job
+from headrace.driver.protocol.machine import Machine
 from headrace.measure.backlog import Backlog
 from headrace.measure.report import Report
 from headrace.runtime.messages import CutOrdered, Described, Hello, Loaded, Place, Reported, ToDriver, ToWorker
@@ -215,7 +215,7 @@ class Driven:
                 return Published(cut.number)
             case Compact():
                 return Rewritten(())
-            case Collect():
+            case CollectGarbage():
                 return Collected()
             case StopQuery():
                 return QueryEnded(self.machine.query)

@@ -8,8 +8,8 @@ from durable import MemoryStorage
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.driver.appending import Appending, LogEvent, Outcome
-from headrace.driver.events import (
+from headrace.driver.protocol.appending import Appending, LogEvent, Outcome
+from headrace.driver.protocol.events import (
     Append,
     Appended,
     AppendFailed,

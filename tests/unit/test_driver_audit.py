@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from headrace.driver.audit import audit
+from headrace.driver.protocol.audit import audit
 from headrace.errors import ProtocolError
 from headrace.runtime.plan import Description
 from headrace.tokens import Token

@@ -6,7 +6,7 @@ import pytest
 from driven import Driven, counting, kinds, logged_cuts, opened, ordered, sender, sent
 from msgspec.structs import replace
 
-from headrace.driver.events import (
+from headrace.driver.protocol.events import (
     Append,
     Appended,
     AppendFailed,

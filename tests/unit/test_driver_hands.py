@@ -12,12 +12,13 @@ from driven import counting, opened
 from durable import CutWriter, MemoryStorage, cut_entry
 
 from headrace.driver import hands as room
-from headrace.driver.events import (
+from headrace.driver.hands import Deeds, Hands
+from headrace.driver.protocol.events import (
     Append,
     Appended,
     AppendFailed,
-    Collect,
     Collected,
+    CollectGarbage,
     Compact,
     Discard,
     EntryRead,
@@ -35,7 +36,6 @@ from headrace.driver.events import (
     ReadLog,
     Rewritten,
 )
-from headrace.driver.hands import Deeds, Hands
 from headrace.errors import CorruptionError, RunFailedError
 from headrace.state.durable.manifest import Manifest
 from headrace.state.durable.published import read_published
@@ -99,7 +99,7 @@ def test_the_log_is_read_appended_to_and_looked_at(monkeypatch: pytest.MonkeyPat
         (ReadLog(), LogUnreadable(str(FULL))),
         (LookUp(), LogUnreadable(str(FULL))),
         (ReadEntry(1), LogUnreadable(str(FULL))),
-        (Collect(1, None, 0, frozenset(), 0), Collected(str(FULL))),
+        (CollectGarbage(1, None, 0, frozenset(), 0), Collected(str(FULL))),
     ],
 )
 def test_a_disk_that_fails_is_told(asked: Instruction, answer: Event) -> None:

@@ -9,11 +9,11 @@ import pytest
 from driven import counting, opened
 from durable import MemoryStorage
 
-from headrace.driver.events import Finish, QueryEnded, StopAsked
+from headrace.driver.driverloop import DriverLoop
 from headrace.driver.hands import Hands
 from headrace.driver.journal import Journal
-from headrace.driver.loop import DriverLoop
-from headrace.driver.machine import Machine
+from headrace.driver.protocol.events import Finish, QueryEnded, StopAsked
+from headrace.driver.protocol.machine import Machine
 from headrace.errors import ConfigError, RunFailedError
 from headrace.runtime.messages import Hello, ToWorker
 

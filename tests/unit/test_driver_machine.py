@@ -6,7 +6,7 @@ import pytest
 from driven import Driven, counting, kinds, logged_cuts, opened, ordered, sender, sent
 from msgspec.structs import replace
 
-from headrace.driver.events import (
+from headrace.driver.protocol.events import (
     Append,
     Appended,
     BatchEndAsked,
@@ -25,7 +25,7 @@ from headrace.driver.events import (
     StopAsked,
     StopQuery,
 )
-from headrace.driver.members import Members
+from headrace.driver.protocol.members import Members
 from headrace.runtime.messages import (
     Aligned,
     Fenced,

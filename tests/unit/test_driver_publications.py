@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.driver.events import NumberedCut, Publish, Published, PublishFailed, Say
-from headrace.driver.publications import Publications
+from headrace.driver.protocol.events import NumberedCut, Publish, Published, PublishFailed, Say
+from headrace.driver.protocol.publications import Publications
 from headrace.errors import HeadraceError
 from headrace.state.durable.manifest import Manifest
 from headrace.tokens import Token

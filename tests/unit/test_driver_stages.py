@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from driven import Driven, counting, opened, sender, sent
 
-from headrace.driver.events import (
+from headrace.driver.protocol.events import (
     Append,
     Appended,
     BatchAnswer,

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from driven import Driven, opened, ordered, sender
 
-from headrace.driver import upkeep
-from headrace.driver.events import (
+from headrace.driver.protocol import upkeep
+from headrace.driver.protocol.events import (
     Append,
     Appended,
-    Collect,
     Collected,
+    CollectGarbage,
     Compact,
     Publish,
     QueryEnded,
@@ -58,16 +58,16 @@ def compacting(monkeypatch: pytest.MonkeyPatch) -> Driven:
 # cuts.md rule 23: right after a cut was logged and before the next order
 def test_garbage_is_collected_after_a_cut_and_before_the_next_order() -> None:
     driven = Driven().run()
-    driven.held.add(Collect)
+    driven.held.add(CollectGarbage)
     driven.cut()
-    assert driven.all(Collect) == [Collect(1, Attempt(1, 1), 1, frozenset(), 2)]
+    assert driven.all(CollectGarbage) == [CollectGarbage(1, Attempt(1, 1), 1, frozenset(), 2)]
     assert ordered(driven.later(5.0)) == {}, "nothing is ordered meanwhile"
     assert ordered(driven.tell(Collected())) == {sender((0, 0)): (Token(1, 1, 2), False)}
     driven.describe_all()
-    assert len(driven.all(Collect)) == 1, "not after every cut"
+    assert len(driven.all(CollectGarbage)) == 1, "not after every cut"
     driven.later(11.0)
     driven.cut()
-    assert len(driven.all(Collect)) == 2
+    assert len(driven.all(CollectGarbage)) == 2
 
 
 def test_entries_of_cuts_that_are_not_published_yet_stay_in_the_log() -> None:
@@ -75,7 +75,7 @@ def test_entries_of_cuts_that_are_not_published_yet_stay_in_the_log() -> None:
     driven.cut()
     driven.later(11.0)
     driven.cut()
-    assert [collect.forget_before for collect in driven.all(Collect)] == [2, 2]
+    assert [collect.forget_before for collect in driven.all(CollectGarbage)] == [2, 2]
 
 
 # issue 10, item 8: clean-up deleted a rewrite that the next manifest names
@@ -85,15 +85,15 @@ def test_a_rewrite_is_spared_until_a_manifest_names_it(monkeypatch: pytest.Monke
     assert [compact.manifest.slices[KEY].blocks for compact in driven.all(Compact)] == [OLD]
     driven.later(11.0)
     driven.describe_all()
-    assert len(driven.all(Collect)) == 1, "nothing is collected while chains are being rewritten"
+    assert len(driven.all(CollectGarbage)) == 1, "nothing is collected while chains are being rewritten"
     driven.later(1.1)
     driven.held.add(Append)
     driven.describe_all()
     driven.tell(Rewritten((Rewrite(*KEY, OLD, NEW),)))
-    assert len(driven.all(Collect)) == 1
+    assert len(driven.all(CollectGarbage)) == 1
     finish_append(driven)
     assert NEW.file not in newest(driven).files, "it came too late for that one"
-    assert [collect.spare for collect in driven.all(Collect)] == [frozenset(), frozenset({NEW.file})]
+    assert [collect.spare for collect in driven.all(CollectGarbage)] == [frozenset(), frozenset({NEW.file})]
     if dies:
         driven.tell(QueryEnded(1, RuntimeError("boom")))
         driven.later(0.2)
@@ -115,12 +115,12 @@ def test_garbage_is_collected_where_there_is_always_something_to_compact(monkeyp
     driven = Driven().run()
     for _ in range(30):
         driven.cut()
-    assert len(driven.all(Collect)) == 3 and len(driven.all(Compact)) == 27
+    assert len(driven.all(CollectGarbage)) == 3 and len(driven.all(Compact)) == 27
 
 
 @pytest.mark.parametrize("event", [Rewritten((), "the disk is full"), Collected("the disk is full")])
 def test_upkeep_that_fails_is_told_and_tried_again(monkeypatch: pytest.MonkeyPatch, event: Any) -> None:
-    kind = Compact if isinstance(event, Rewritten) else Collect
+    kind = Compact if isinstance(event, Rewritten) else CollectGarbage
     monkeypatch.setattr(upkeep, "needs_compaction", lambda manifest: kind is Compact)
     driven = Driven(held=[kind]).run()
     while not driven.all(kind):

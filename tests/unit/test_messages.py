@@ -15,7 +15,7 @@ from msgspec import inspect
 from msgspec.msgpack import Ext
 
 from headrace.channel.server import ChannelServer
-from headrace.driver.events import Heard, Send
+from headrace.driver.protocol.events import Heard, Send
 from headrace.errors import MessageError
 from headrace.measure.sketches import Latencies
 from headrace.runtime.messages import (

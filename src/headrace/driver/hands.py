@@ -9,12 +9,13 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
-from headrace.driver.events import (
+from headrace.driver.failures import translated
+from headrace.driver.protocol.events import (
     Append,
     Appended,
     AppendFailed,
-    Collect,
     Collected,
+    CollectGarbage,
     Compact,
     Discard,
     EntryRead,
@@ -32,7 +33,6 @@ from headrace.driver.events import (
     ReadLog,
     Rewritten,
 )
-from headrace.driver.failures import translated
 from headrace.driver.publishing import discard_unlogged, publish, settle
 from headrace.errors import CorruptionError, HeadraceError, StateError
 from headrace.runtime.plan import JobPlan
@@ -45,7 +45,7 @@ from headrace.state.durable.versionlog import Entry, VersionLog
 _POOLS = {
     ReadLog: "log", LookUp: "log", ReadEntry: "log", Append: "log",
     Publish: "publish", Discard: "publish",
-    Compact: "upkeep", Collect: "upkeep",
+    Compact: "upkeep", CollectGarbage: "upkeep",
 }  # fmt: skip
 
 
@@ -72,7 +72,7 @@ class Deeds:
                 return self._discard(instruction)
             case Compact():
                 return self._compact(instruction)
-            case Collect():
+            case CollectGarbage():
                 return self._collect(instruction)
         return None
 
@@ -122,7 +122,7 @@ class Deeds:
         except (OSError, HeadraceError) as error:
             return Rewritten((), str(error))
 
-    def _collect(self, wanted: Collect) -> Event:
+    def _collect(self, wanted: CollectGarbage) -> Event:
         try:
             collect(self.storage, self.log, wanted.generation, wanted.running, wanted.logged, wanted.spare)
             self.log.forget_before(wanted.forget_before)

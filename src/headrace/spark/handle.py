@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.actuate.controller import BoundKept
 from headrace.config import Schedule, check_schedule
 from headrace.connect.collect import Collect, read_collected
-from headrace.driver.events import ScheduleGiven
+from headrace.driver.protocol.events import ScheduleGiven
 from headrace.driver.status import CutFigures, Event, Status
 from headrace.errors import HeadraceError
 from headrace.graph.nodes import SinkNode

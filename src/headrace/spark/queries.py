@@ -10,7 +10,7 @@ from contextlib import suppress
 from pyspark.sql import SparkSession
 
 from headrace.channel.server import ChannelServer
-from headrace.driver.events import BatchBegins, BatchWorked, Event, QueryEnded, RestartAsked
+from headrace.driver.protocol.events import BatchBegins, BatchWorked, Event, QueryEnded, RestartAsked
 from headrace.driver.workers import kill
 from headrace.errors import FencedError
 from headrace.runtime.messages import Hello, ToWorker

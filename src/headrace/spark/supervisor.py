@@ -14,7 +14,12 @@ from pyspark.sql import SparkSession
 from headrace.actuate.ranks import Ranks
 from headrace.channel.server import ChannelServer
 from headrace.connect.console import ConsoleSink
-from headrace.driver.events import (
+from headrace.driver.driverloop import DriverLoop
+from headrace.driver.failures import translated
+from headrace.driver.hands import Hands
+from headrace.driver.identity import settle_identity
+from headrace.driver.journal import Journal
+from headrace.driver.protocol.events import (
     CutHappened,
     Heard,
     LaidOut,
@@ -23,12 +28,7 @@ from headrace.driver.events import (
     RestartAsked,
     StopAsked,
 )
-from headrace.driver.failures import translated
-from headrace.driver.hands import Hands
-from headrace.driver.identity import settle_identity
-from headrace.driver.journal import Journal
-from headrace.driver.loop import DriverLoop
-from headrace.driver.machine import Machine
+from headrace.driver.protocol.machine import Machine
 from headrace.driver.publishing import claim_sinks
 from headrace.driver.status import CutFigures, State
 from headrace.driver.steering import Steering

@@ -16,7 +16,12 @@ from typing import Any, Unpack
 from headrace.api.job import Jobs
 from headrace.config import RunSettings, Settings
 from headrace.connect.collect import read_collected
-from headrace.driver.events import (
+from headrace.driver.driverloop import DriverLoop
+from headrace.driver.hands import Hands
+from headrace.driver.identity import settle_identity
+from headrace.driver.journal import Journal
+from headrace.driver.planning import plan_job
+from headrace.driver.protocol.events import (
     BatchBegins,
     BatchEndAsked,
     BatchWorked,
@@ -28,12 +33,7 @@ from headrace.driver.events import (
     OrdersGiven,
     QueryEnded,
 )
-from headrace.driver.hands import Hands
-from headrace.driver.identity import settle_identity
-from headrace.driver.journal import Journal
-from headrace.driver.loop import DriverLoop
-from headrace.driver.machine import Machine
-from headrace.driver.planning import plan_job
+from headrace.driver.protocol.machine import Machine
 from headrace.driver.publishing import claim_sinks
 from headrace.errors import ChannelError, FencedError
 from headrace.runtime.attempt import Cache
@@ -212,6 +212,9 @@ class LocalRun:
         self._ready = self._batch_over = True
 
     def stop(self, hung: tuple[Hello, ...]) -> None:
+        found = self.machine._failure  # what the driver itself found wrong fails the batch as well
+        if self._threads is not None and found is not None:
+            self._failure = self._failure or found.error
         self._end_threads()
 
     def answer(self, batch: int, run: bool) -> None:

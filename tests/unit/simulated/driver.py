@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.driver.events import (
-    Collect,
+from headrace.driver.hands import Deeds, pool_of
+from headrace.driver.protocol.events import (
+    CollectGarbage,
     Compact,
     Discard,
     EndBatch,
@@ -21,8 +22,7 @@ from headrace.driver.events import (
     StartQuery,
     StopQuery,
 )
-from headrace.driver.hands import Deeds, pool_of
-from headrace.driver.machine import Machine
+from headrace.driver.protocol.machine import Machine
 from headrace.errors import HeadraceError, ProtocolError
 from headrace.runtime.messages import Fenced, Go, Hello, Loaded, Planned, ToDriver, ToWorker
 from headrace.state.durable.versionlog import Opened, VersionLog
@@ -145,7 +145,7 @@ class Driver:
     def _perform(self, lane: Lane, instruction: Instruction) -> None:
         """Whatever else happens while this one waits for the disk happens in between."""
         self.world.say("%s performs %s", self, instruction)
-        if isinstance(instruction, (Publish, Discard, Compact, Collect)) and not self.machine.generation:
+        if isinstance(instruction, (Publish, Discard, Compact, CollectGarbage)) and not self.machine.generation:
             raise Violation(f"rule 19: {type(instruction).__name__} before the log was opened")
         lane.busy, before, self.world.acting = True, self.world.acting, self
         try:

@@ -6,11 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 from headrace.driver import hands
-from headrace.driver.cutting import CutUnderWay
-from headrace.driver.events import Collect, NumberedCut, Publish, Published, PublishFailed
-from headrace.driver.machine import Machine
-from headrace.driver.publications import Publications
-from headrace.driver.upkeep import Upkeep
+from headrace.driver.protocol.cutting import CutUnderWay
+from headrace.driver.protocol.events import CollectGarbage, NumberedCut, Publish, Published, PublishFailed
+from headrace.driver.protocol.machine import Machine
+from headrace.driver.protocol.publications import Publications
+from headrace.driver.protocol.upkeep import Upkeep
 from headrace.runtime.messages import CutOrdered
 from headrace.state.durable.segments import SEGMENTS, segment_token
 from headrace.state.durable.versionlog import VersionLog
@@ -199,7 +199,7 @@ def rewrites_are_garbage(patch: Patch) -> None:
     after = Upkeep.after
 
     def careless(self: Any, *arguments: Any) -> list[Any]:
-        return [replace(one, spare=frozenset()) if isinstance(one, Collect) else one for one in after(self, *arguments)]
+        return [replace(one, spare=frozenset()) if isinstance(one, CollectGarbage) else one for one in after(self, *arguments)]
 
     patch.setattr(Upkeep, "after", careless)
 
@@ -213,7 +213,7 @@ def garbage_before_opening(patch: Patch) -> None:
         if self.base is None:
             return out
         number = read.newest + 1
-        return [Collect(number, Attempt(number, 0), self.base.manifest.token.cut, frozenset(), 0), *out]
+        return [CollectGarbage(number, Attempt(number, 0), self.base.manifest.token.cut, frozenset(), 0), *out]
 
     patch.setattr(Machine, "_log_read", early)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.driver.appending import Appending
-from headrace.driver.events import Append, Appended, AppendFailed, LookUp
+from headrace.driver.protocol.appending import Appending
+from headrace.driver.protocol.events import Append, Appended, AppendFailed, LookUp
 from headrace.errors import CorruptionError
 from headrace.state.durable.versionlog import VersionLog
 from simulated.disk import Disk

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.driver.events import QueryEnded
+from headrace.driver.protocol.events import QueryEnded
 from headrace.errors import RunFailedError
 from simulated.flow import Flow, Row
 from simulated.lanes import Lane

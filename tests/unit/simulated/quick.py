@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
 
-from headrace.driver import appending, machine, publications, retries, upkeep
+from headrace.driver.protocol import appending, machine, publications, retries, upkeep
 from headrace.state.durable import compaction
 
 _SMALL: tuple[tuple[ModuleType, str, float], ...] = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from headrace.driver.events import Compact
+from headrace.driver.protocol.events import Compact
 from headrace.errors import CorruptionError
 from headrace.state.durable.changes import Digest
 from headrace.state.durable.compaction import long_chains, run_of

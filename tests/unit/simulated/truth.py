@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from headrace.driver.events import Finish
+from headrace.driver.protocol.events import Finish
 from headrace.errors import FencedError, HeadraceError
 from headrace.runtime.plan import Ticket
 from headrace.state.durable.manifest import Manifest, SliceKey

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.driver.events import BatchEndAsked, Finish, Lost, OrdersGiven, RestartAsked, StopAsked, Tick
+from headrace.driver.protocol.events import BatchEndAsked, Finish, Lost, OrdersGiven, RestartAsked, StopAsked, Tick
 from headrace.runtime.orders import Orders
 from headrace.runtime.plan import JobPlan
 from headrace.state.durable.loading import read_manifest

@@ -21,7 +21,7 @@ Item = TypeVar("Item")
 Mark = TypeVar("Mark")
 
 
-class Shelf(Protocol[Item]):
+class HeldShelf(Protocol[Item]):
     """Where items are put that are too many for memory."""
 
     def put(self, item: Item) -> int:
@@ -44,7 +44,7 @@ class Alignment(Generic[Item, Mark]):
     ``hold`` if so. It is empty but for the time around a cut.
     """
 
-    def __init__(self, shelf: Shelf[Item], limit_bytes: int = HELD_BYTES) -> None:
+    def __init__(self, shelf: HeldShelf[Item], limit_bytes: int = HELD_BYTES) -> None:
         self._shelf, self._limit_bytes = shelf, limit_bytes
         self.begin(())
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from headrace.driver.protocol.audit import audit
 from headrace.runtime.messages import Place
 from headrace.runtime.plan import Description
+from headrace.state.durable.manifest import Manifest, Rewrite, next_manifest
 from headrace.tokens import Token
 
 _SHARE = 0.03
@@ -30,6 +33,23 @@ class CutUnderWay:
     gone_on: bool = False
     logging: bool = False
 
+    def manifest(self, before: Manifest | None, rewrites: Sequence[Rewrite], batch: int | None, at_us: int) -> Manifest:
+        """The version that the descriptions of all subtasks make; ProtocolError if they do not fit together."""
+        described = list(self.descriptions.values())
+        audit(described)
+        return next_manifest(
+            before,
+            self.token,
+            [change for d in described for change in d.changes],
+            [staged for d in described for staged in d.staged],
+            rewrites,
+            watermarks={f"{d.stage}:{edge}": us for d in described for edge, us in d.watermarks.items()},
+            exhausted=self.end and all(d.exhausted for d in described if d.stage == 0),
+            end=self.end,
+            batch=batch,
+            at_us=at_us,
+        )
+
     def repeat(self, now_s: float) -> bool:
         """Whether the order should be given again, to those who have not shown that they have it."""
         if now_s - self.told_s < _REPEAT_S:
@@ -39,7 +59,7 @@ class CutUnderWay:
 
 
 @dataclass(slots=True)
-class Pace:
+class CutPace:
     """When the next cut is due: every ``commit_s``, or less often where cuts hold records up for long."""
 
     commit_s: float

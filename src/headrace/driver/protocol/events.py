@@ -241,7 +241,7 @@ class Compact:
 
 
 @dataclass(frozen=True, slots=True)
-class Collect:
+class CollectGarbage:
     """Remove what the last two cuts do not need → Collected. ``spare`` are files that a cut to come will name;
     entries of the log before ``forget_before`` may go too.
     """
@@ -330,6 +330,6 @@ class Finish:
 
 
 Instruction = (
-    ReadLog | Append | ReadEntry | LookUp | Publish | Compact | Collect | Discard | Send | StartQuery | EndBatch
+    ReadLog | Append | ReadEntry | LookUp | Publish | Compact | CollectGarbage | Discard | Send | StartQuery | EndBatch
     | StopQuery | BatchAnswer | Say | Began | CutHappened | Finish
 )  # fmt: skip

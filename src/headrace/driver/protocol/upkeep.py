@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headrace.driver.events import Collect, Collected, Compact, Instruction, NumberedCut, Rewritten, Say
-from headrace.driver.publications import Publications
+from headrace.driver.protocol.events import Collected, CollectGarbage, Compact, Instruction, NumberedCut, Rewritten, Say
+from headrace.driver.protocol.publications import Publications
 from headrace.state.durable.compaction import needs_compaction
 from headrace.state.durable.manifest import Rewrite
 from headrace.tokens import Attempt
@@ -58,4 +58,4 @@ class Upkeep:
         self._collected_s, self.collecting, self._collected_last = now_s, True, True
         spare = frozenset(rewrite.block.file for rewrite in self.rewrites)
         unpublished = min((cut.number for cut in publications.waiting), default=base.number)
-        return [Collect(by.generation, by, base.manifest.token.cut, spare, unpublished)]
+        return [CollectGarbage(by.generation, by, base.manifest.token.cut, spare, unpublished)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from headrace.driver.events import Instruction, NumberedCut, Publish, Published, PublishFailed, Say
+from headrace.driver.protocol.events import Instruction, NumberedCut, Publish, Published, PublishFailed, Say
 
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.2, 10.0
 _MAX_WAITING = 120

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from headrace.driver.events import (
+from headrace.driver.protocol.events import (
     Append,
     Appended,
     AppendFailed,

@@ -14,15 +14,14 @@ A failure, whoever's, ends the attempt; the next one goes on from the newest cut
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Literal
+from collections.abc import Callable
 
 import msgspec.structs
 
-from headrace.driver.appending import Appending, LogEvent
-from headrace.driver.audit import audit
-from headrace.driver.cutting import CutUnderWay, Pace
-from headrace.driver.events import (
+from headrace.driver.failures import Failure, understand
+from headrace.driver.protocol.appending import Appending, LogEvent
+from headrace.driver.protocol.cutting import CutUnderWay
+from headrace.driver.protocol.events import (
     BatchAnswer,
     BatchBegins,
     BatchEndAsked,
@@ -49,46 +48,25 @@ from headrace.driver.events import (
     Rewritten,
     Say,
     ScheduleGiven,
-    Send,
     StartQuery,
     StopAsked,
-    StopQuery,
     Tick,
 )
-from headrace.driver.failures import Failure, understand
-from headrace.driver.hearing import Hearing
-from headrace.driver.members import Members
-from headrace.driver.publications import Publications
-from headrace.driver.retries import Retries
+from headrace.driver.protocol.publications import Publications
+from headrace.driver.protocol.querying import Querying
+from headrace.driver.protocol.retries import Retries
+from headrace.driver.protocol.upkeep import Upkeep
 from headrace.driver.status import State
-from headrace.driver.upkeep import Upkeep
-from headrace.errors import ChannelError, FencedError, HeadraceError, ProtocolError
+from headrace.errors import FencedError, HeadraceError
 from headrace.runtime.messages import (
-    Aligned,
     CutOrdered,
-    Described,
-    Failed,
-    Fenced,
-    Go,
-    GoOn,
-    Hello,
-    Loaded,
     Logged,
-    Ordered,
-    Reply,
-    Reported,
-    ToDriver,
-    ToWorker,
 )
-from headrace.runtime.orders import NO_ORDERS, Orders
 from headrace.runtime.plan import JobPlan
-from headrace.state.durable.manifest import Manifest, next_manifest
+from headrace.state.durable.manifest import Manifest
 from headrace.state.durable.versionlog import CutEntry, Opened
-from headrace.tokens import Attempt, Token
+from headrace.tokens import Attempt
 
-Phase = Literal["opening", "between", "joining", "loading", "running", "ended", "stopping", "over"]
-_LAST_WORDS_S = 0.1
-"""How long after a query's end what its workers said before they died may still be on its way."""
 _LONGEST_BATCH_S = 23 * 3600.0
 """Spark is told 24 h; a batch that it ends by itself would be a failure."""
 _LEAD_US = 30_000
@@ -100,44 +78,26 @@ sees to.
 _MIN_BATCH_S = 5.0
 """A keyed step that grows waits until its last batch has lasted so long: each growth is a stop."""
 _CROWDED = "sinks do not take their results; no further cut is made before they do"
-_SUPERSEDED = Fenced("a newer attempt has begun")
 _FENCED = "another driver has taken over checkpoint {}: this one may decide nothing any more, and stops"
 
 
-class Machine:
-    """One driver of one run.
-
-    ``base`` is the newest cut of the log, the version that attempts start from. ``cut`` is the one under way.
-    ``stopping`` is set once a stop was asked for.
-    """
+class Machine(Querying):
+    """One driver of one run. ``stopping`` is set once a stop was asked for."""
 
     def __init__(
         self, plan: JobPlan, opened: Callable[[int], Opened], *, seconds: float | None = None, wall_s: float = 0.0
     ) -> None:
-        self.plan, self._opened, self._seconds, self._wall_s = plan, opened, seconds, wall_s
-        self.phase: Phase = "opening"
+        super().__init__(plan)
+        self._opened, self._seconds, self._wall_s = opened, seconds, wall_s
         self.log, self.publications, self.upkeep = Appending(), Publications(), Upkeep()
-        self.members, self.hearing = Members(plan), Hearing(plan.layout, plan.settings.report_s)
-        self.pace, self.retries = Pace(plan.settings.cut_every_s), Retries(plan.settings.give_up_s)
-        self.base: NumberedCut | None = None
-        self.attempt: Attempt | None = None
-        self.cut: CutUnderWay | None = None
-        self.orders = NO_ORDERS
-        self.generation = self.query = self.logged_cuts = 0
+        self.retries = Retries(plan.settings.give_up_s)
+        self.logged_cuts = 0
         self.stopping = self.finished = False
         self._manifest: Manifest | None = None
-        self._attempts = 0
-        self._hellos: dict[bytes, Hello] = {}
-        self._failures: list[Failed] = []
-        self._failure: Failure | None = None
-        self._ended: QueryEnded | None = None
-        self._next: Literal["batch", "query"] | None = None
         self._known_batch: int | None = None
         self._waiting_batch: BatchBegins | None = None
-        self._worked = self._looked = self._waits = self._leaving = False
-        self._began_s: float | None = None
+        self._worked = self._looked = self._waits = False
         self._stop_s: float | None = None
-        self._batch_s = self._quiet_s = 0.0
 
     @property
     def state(self) -> State:
@@ -164,7 +124,7 @@ class Machine:
             case Published() | PublishFailed():
                 return self._publishing(event, now_s)
             case Heard(sender, message):
-                return self._hear(sender, message, now_s)
+                return self.hear(sender, message, now_s)
             case Lost(sender):
                 return self._lose(sender)
             case QueryEnded():
@@ -176,9 +136,9 @@ class Machine:
                 self.members.owners = []
                 self.hearing.laid_out(plan.layout)
             case OrdersGiven(orders):
-                return self._order(orders)
+                return self.give_orders(orders)
             case ScheduleGiven(schedule):
-                return self._order(msgspec.structs.replace(self.orders, schedule=schedule))
+                return self.give_orders(msgspec.structs.replace(self.orders, schedule=schedule))
             case BatchBegins() | BatchWorked():
                 return self._batch(event, now_s)
             case StopAsked():
@@ -257,106 +217,6 @@ class Machine:
             return [*out, *self._fail(Failure(event.error, final=True))]
         return out
 
-    # What subtasks say.
-
-    def _hear(self, sender: bytes, message: ToDriver, now_s: float) -> list[Instruction]:
-        match message:
-            case Hello():
-                return self._hello(sender, message, now_s)
-            case Loaded():
-                return self._loaded(sender, message, now_s)
-            case Aligned(token=token) if self.cut is not None and token == self.cut.token:
-                self.cut.aligned.add(message.place)
-                if len(self.cut.aligned) == len(self.members.by_place) and not self.cut.gone_on:
-                    self.cut.gone_on = True
-                    return self._tell(self.members.senders(stage=0), GoOn(token))
-            case Described():
-                return self._described(sender, message)
-            case Reported() if message.attempt != self.attempt or not self.members.has_place(message.place):
-                return self._supersede(sender)
-            case Reported():
-                self.hearing.take(message)
-            case Failed() if message.query == self.query:
-                self._failures.append(message)
-        return []
-
-    def _hello(self, sender: bytes, hello: Hello, now_s: float) -> list[Instruction]:
-        if hello.query != self.query or self.phase in ("between", "stopping"):
-            return self._tell([sender], Fenced("this worker belongs to a query that was replaced"))
-        if not self.members.has_place(hello.place):
-            return self._tell([sender], Fenced(f"the job has no subtask {hello.index} of stage {hello.stage}"))
-        self._hellos[sender] = hello
-        if not self.plan.eager:
-            return self._hello_stage_by_stage(sender, hello)
-        if self.phase in ("loading", "running") or self.cut is not None:
-            return self._fail_protocol(f"subtask {hello.place} began anew within its attempt")
-        if hello.batch != self.members.batch:
-            self.members.gather(hello.batch)
-            self.phase = "joining"
-        self.members.join(sender, hello)
-        if not self.members.complete:
-            return []
-        self.phase = "loading"
-        return self._sent(self.members.plan_all(self._new_attempt(), *self._from(), self.orders))
-
-    def _hello_stage_by_stage(self, sender: bytes, hello: Hello) -> list[Instruction]:
-        if self.phase != "loading" or hello.batch != self.members.batch or self.attempt is None:
-            return self._tell([sender], Fenced(f"batch {hello.batch} is not running"))
-        self.members.join(sender, hello)
-        return self._sent([self.members.plan_one(hello.place, self.attempt, *self._from(), self.orders)])
-
-    def _loaded(self, sender: bytes, loaded: Loaded, now_s: float) -> list[Instruction]:
-        if loaded.attempt != self.attempt or not self.members.take_loaded(sender, loaded):
-            return self._supersede(sender)
-        if not self.plan.eager:
-            return self._tell([sender], Go(loaded.attempt))
-        if self.phase != "loading" or not self.members.all_loaded:
-            return []
-        self.phase, self._batch_s = "running", now_s
-        self._began_s = self._began_s if self._began_s is not None else now_s
-        self.pace.begin(now_s)
-        return [Began(), *self._tell(self.members.senders(), Go(loaded.attempt))]
-
-    def _described(self, sender: bytes, described: Described) -> list[Instruction]:
-        token, place = described.token, described.place
-        if self.base is not None and token == self.base.manifest.token:
-            return self._tell([sender], Logged(token))  # a repeat: what is logged stays as it is
-        member = self.members.by_place.get(place)
-        if token.by != self.attempt or member is None or member.sender != sender:
-            return self._supersede(sender)
-        if self.cut is not None and token == self.cut.token:
-            self.cut.descriptions.setdefault(place, described.description)
-            self.cut.aligned.add(place)
-        return []
-
-    def _supersede(self, sender: bytes) -> list[Instruction]:
-        """What was said belongs to another attempt. Who said it may be at work for this one by now, or about to say
-        HELLO: processes and their channels are used again.
-        """
-        joining = self.phase not in ("loading", "running")
-        return [] if joining or self.members.of(sender) is not None else self._tell([sender], _SUPERSEDED)
-
-    def _lose(self, sender: bytes) -> list[Instruction]:
-        """A worker is needed as long as its query is: the attempt is over."""
-        hello, joined = self._hellos.get(sender), self.members.of(sender) is not None
-        if hello is None or self.phase in ("between", "stopping"):
-            return []
-        if not joined and (not self.plan.eager or self.phase in ("loading", "running")):
-            return []  # it has worked for an earlier batch, and nobody waits for it
-        if not self.plan.eager and self.cut is not None and hello.place in self.cut.descriptions:
-            return []
-        lease = f"{self.plan.settings.lease_s:g} s"
-        text = f"a worker gave no sign of life for {lease}: it hangs or is gone"
-        self._failures.append(Failed(self.query, hello.place, ChannelError.__name__, text, None))
-        return self._stop_query((hello,))
-
-    def _order(self, orders: Orders) -> list[Instruction]:
-        """For subtasks that run, and those that begin later; a schedule once ordered stays until another is."""
-        self.orders = msgspec.structs.replace(orders, schedule=orders.schedule or self.orders.schedule)
-        if self.attempt is None:
-            return []
-        return self._tell(self.members.senders(), Ordered(self.attempt, self.orders))
-
     # Stage by stage.
 
     def _batch(self, event: BatchBegins | BatchWorked, now_s: float) -> list[Instruction]:
@@ -375,65 +235,12 @@ class Machine:
             return self._say_once(_CROWDED)
         self._waits = False
         self.members.gather(event.batch)
-        attempt = self._new_attempt()
-        first = attempt.cut(self.base.manifest.token.cut + 1 if self.base is not None else 1)
-        self.cut = CutUnderWay(first, end=True, ordered_s=now_s, told_s=now_s)
+        self._new_attempt()
+        self.cut = CutUnderWay(self._next_cut(), end=True, ordered_s=now_s, told_s=now_s)
         self._worked, self._known_batch = False, event.batch if event.known else None
         self.phase = "loading"
         self._began_s = self._began_s if self._began_s is not None else now_s
         return [Began(), BatchAnswer(event.batch, run=True)]
-
-    # Attempts, queries and their ends.
-
-    def _new_attempt(self) -> Attempt:
-        self._attempts += 1
-        self.attempt = Attempt(self.generation, self._attempts)
-        return self.attempt
-
-    def _from(self) -> tuple[Token | None, int]:
-        return (self.base.manifest.token, self.base.number) if self.base is not None else (None, 0)
-
-    def _change(self, what: Literal["batch", "query"], why: str) -> list[Instruction]:
-        if self._next == "query" or self._next == what:
-            return []
-        self._next = what
-        return [Say("border", why)]
-
-    def _query_ended(self, ended: QueryEnded, now_s: float) -> list[Instruction]:
-        if ended.query != self.query or self._ended is not None or self.phase == "between":
-            return []
-        self._ended, self._quiet_s = ended, now_s + _LAST_WORDS_S
-        self.phase = "stopping"
-        return []
-
-    def _stop_query(self, hung: tuple[Hello, ...] = ()) -> list[Instruction]:
-        if self.phase == "stopping":
-            return []
-        running, self.phase = self.phase not in ("opening", "between"), "stopping"
-        if not running:
-            self._ended = QueryEnded(self.query)
-            return []
-        return [StopQuery(hung)]
-
-    def _leave(self) -> list[Instruction]:
-        """Stop the query on purpose: whatever it says from now on is no failure."""
-        self._leaving = True
-        return self._stop_query()
-
-    def _fail(self, failure: Failure) -> list[Instruction]:
-        """Something is wrong that no worker said: tell them why, and stop the query."""
-        self._failure = self._failure or failure
-        told = self._tell(self.members.senders(), Fenced(failure.summary))
-        return [*told, *self._stop_query()]
-
-    def _fail_protocol(self, what: str) -> list[Instruction]:
-        return self._fail(Failure(ProtocolError(what), final=False))
-
-    def _tell(self, senders: Sequence[bytes], message: ToWorker) -> list[Instruction]:
-        return [Send(sender, message) for sender in senders]
-
-    def _sent(self, replies: Sequence[Reply]) -> list[Instruction]:
-        return [Send(sender, message) for sender, message in replies]
 
     # What is due without having been asked for.
 
@@ -481,12 +288,12 @@ class Machine:
         if self.publications.crowded:
             return self._leave() if self.stopping else self._say_once(_CROWDED)
         self._waits = False
-        assert self.attempt is not None
-        token = self.attempt.cut(self.base.manifest.token.cut + 1 if self.base is not None else 1)
-        self.cut = CutUnderWay(token, end, now_s, now_s)
-        return self._tell(
-            self.members.senders(stage=0), CutOrdered(token, end, int((now_s + self._wall_s) * 1e6) + _LEAD_US)
-        )
+        self.cut = cut = CutUnderWay(self._next_cut(), end, now_s, now_s)
+        order = CutOrdered(cut.token, end, self._wall_us(now_s) + _LEAD_US)
+        return self._tell(self.members.senders(stage=0), order)
+
+    def _wall_us(self, now_s: float) -> int:
+        return int((now_s + self._wall_s) * 1e6)
 
     def _end_is_due(self, now_s: float) -> bool:
         """Whether the next cut is the last of its batch."""
@@ -514,21 +321,13 @@ class Machine:
 
     def _log_cut(self, cut: CutUnderWay, now_s: float) -> list[Instruction]:
         """All have described it: audit, and append."""
-        described = list(cut.descriptions.values())
         before = self.base.manifest if self.base is not None else None
         try:
-            audit(described)
-            self._manifest = next_manifest(
+            self._manifest = cut.manifest(
                 before,
-                cut.token,
-                [change for d in described for change in d.changes],
-                [staged for d in described for staged in d.staged],
                 self.upkeep.take_rewrites(),
-                watermarks={f"{d.stage}:{edge}": us for d in described for edge, us in d.watermarks.items()},
-                exhausted=cut.end and all(d.exhausted for d in described if d.stage == 0),
-                end=cut.end,
-                batch=None if self.plan.eager else self._known_batch,
-                at_us=int((now_s + self._wall_s) * 1e6),
+                None if self.plan.eager else self._known_batch,
+                self._wall_us(now_s),
             )
         except HeadraceError as error:
             self.cut = None

@@ -11,7 +11,10 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from headrace.driver.events import (
+from headrace.driver.failures import translated
+from headrace.driver.hands import Hands
+from headrace.driver.journal import Journal
+from headrace.driver.protocol.events import (
     BatchAnswer,
     Began,
     CutHappened,
@@ -27,10 +30,7 @@ from headrace.driver.events import (
     StopQuery,
     Tick,
 )
-from headrace.driver.failures import translated
-from headrace.driver.hands import Hands
-from headrace.driver.journal import Journal
-from headrace.driver.machine import Machine
+from headrace.driver.protocol.machine import Machine
 from headrace.runtime.messages import Hello, Reported, ToWorker
 
 _log = logging.getLogger("headrace")

@@ -1,0 +1,165 @@
+"""One attempt after the other: who takes part, what subtasks say, and the cut under way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec.structs
+
+from headrace.driver.hearing import Hearing
+from headrace.driver.protocol.cutting import CutPace, CutUnderWay
+from headrace.driver.protocol.events import Began, Instruction, NumberedCut, Send
+from headrace.driver.protocol.members import Members
+from headrace.runtime.messages import (
+    Aligned,
+    Described,
+    Failed,
+    Fenced,
+    Go,
+    GoOn,
+    Hello,
+    Loaded,
+    Logged,
+    Ordered,
+    Reply,
+    Reported,
+    ToDriver,
+    ToWorker,
+)
+from headrace.runtime.orders import NO_ORDERS, Orders
+from headrace.runtime.plan import JobPlan
+from headrace.tokens import Attempt, Token
+
+Phase = Literal["opening", "between", "joining", "loading", "running", "ended", "stopping", "over"]
+_SUPERSEDED = Fenced("a newer attempt has begun")
+
+
+class Attempts:
+    """The half of the driver's machine that talks with subtasks.
+
+    ``base`` is the newest cut of the log, the version that attempts start from. ``cut`` is the one under way.
+    """
+
+    def __init__(self, plan: JobPlan) -> None:
+        self.plan = plan
+        self.phase: Phase = "opening"
+        self.members, self.hearing = Members(plan), Hearing(plan.layout, plan.settings.report_s)
+        self.pace = CutPace(plan.settings.cut_every_s)
+        self.base: NumberedCut | None = None
+        self.attempt: Attempt | None = None
+        self.cut: CutUnderWay | None = None
+        self.orders = NO_ORDERS
+        self.generation = self.query = 0
+        self._attempts = 0
+        self._hellos: dict[bytes, Hello] = {}
+        self._failures: list[Failed] = []
+        self._began_s: float | None = None
+        self._batch_s = 0.0
+
+    def hear(self, sender: bytes, message: ToDriver, now_s: float) -> list[Instruction]:
+        match message:
+            case Hello():
+                return self._hello(sender, message, now_s)
+            case Loaded():
+                return self._loaded(sender, message, now_s)
+            case Aligned(token=token) if self.cut is not None and token == self.cut.token:
+                self.cut.aligned.add(message.place)
+                if len(self.cut.aligned) == len(self.members.by_place) and not self.cut.gone_on:
+                    self.cut.gone_on = True
+                    return self._tell(self.members.senders(stage=0), GoOn(token))
+            case Described():
+                return self._described(sender, message)
+            case Reported() if message.attempt != self.attempt or not self.members.has_place(message.place):
+                return self._supersede(sender)
+            case Reported():
+                self.hearing.take(message)
+            case Failed() if message.query == self.query:
+                self._failures.append(message)
+        return []
+
+    def _hello(self, sender: bytes, hello: Hello, now_s: float) -> list[Instruction]:
+        if hello.query != self.query or self.phase in ("between", "stopping"):
+            return self._tell([sender], Fenced("this worker belongs to a query that was replaced"))
+        if not self.members.has_place(hello.place):
+            return self._tell([sender], Fenced(f"the job has no subtask {hello.index} of stage {hello.stage}"))
+        self._hellos[sender] = hello
+        if not self.plan.eager:
+            return self._hello_stage_by_stage(sender, hello)
+        if self.phase in ("loading", "running") or self.cut is not None:
+            return self._fail_protocol(f"subtask {hello.place} began anew within its attempt")
+        if hello.batch != self.members.batch:
+            self.members.gather(hello.batch)
+            self.phase = "joining"
+        self.members.join(sender, hello)
+        if not self.members.complete:
+            return []
+        self.phase = "loading"
+        return self._sent(self.members.plan_all(self._new_attempt(), *self._from(), self.orders))
+
+    def _hello_stage_by_stage(self, sender: bytes, hello: Hello) -> list[Instruction]:
+        if self.phase != "loading" or hello.batch != self.members.batch or self.attempt is None:
+            return self._tell([sender], Fenced(f"batch {hello.batch} is not running"))
+        self.members.join(sender, hello)
+        return self._sent([self.members.plan_one(hello.place, self.attempt, *self._from(), self.orders)])
+
+    def _loaded(self, sender: bytes, loaded: Loaded, now_s: float) -> list[Instruction]:
+        if loaded.attempt != self.attempt or not self.members.take_loaded(sender, loaded):
+            return self._supersede(sender)
+        if not self.plan.eager:
+            return self._tell([sender], Go(loaded.attempt))
+        if self.phase != "loading" or not self.members.all_loaded:
+            return []
+        self.phase, self._batch_s = "running", now_s
+        self._began_s = self._began_s if self._began_s is not None else now_s
+        self.pace.begin(now_s)
+        return [Began(), *self._tell(self.members.senders(), Go(loaded.attempt))]
+
+    def _described(self, sender: bytes, described: Described) -> list[Instruction]:
+        token, place = described.token, described.place
+        if self.base is not None and token == self.base.manifest.token:
+            return self._tell([sender], Logged(token))  # a repeat: what is logged stays as it is
+        member = self.members.by_place.get(place)
+        if token.by != self.attempt or member is None or member.sender != sender:
+            return self._supersede(sender)
+        if self.cut is not None and token == self.cut.token:
+            self.cut.descriptions.setdefault(place, described.description)
+            self.cut.aligned.add(place)
+        return []
+
+    def _supersede(self, sender: bytes) -> list[Instruction]:
+        """What was said belongs to another attempt. Who said it may be at work for this one by now, or about to say
+        HELLO: processes and their channels are used again.
+        """
+        joining = self.phase not in ("loading", "running")
+        return [] if joining or self.members.of(sender) is not None else self._tell([sender], _SUPERSEDED)
+
+    def give_orders(self, orders: Orders) -> list[Instruction]:
+        """For subtasks that run, and those that begin later; a schedule once ordered stays until another is."""
+        self.orders = msgspec.structs.replace(orders, schedule=orders.schedule or self.orders.schedule)
+        if self.attempt is None:
+            return []
+        return self._tell(self.members.senders(), Ordered(self.attempt, self.orders))
+
+    def _new_attempt(self) -> Attempt:
+        self._attempts += 1
+        self.attempt = Attempt(self.generation, self._attempts)
+        return self.attempt
+
+    def _from(self) -> tuple[Token | None, int]:
+        return (self.base.manifest.token, self.base.number) if self.base is not None else (None, 0)
+
+    def _next_cut(self) -> Token:
+        """The cut that follows the base."""
+        assert self.attempt is not None
+        return self.attempt.cut(self.base.manifest.token.cut + 1 if self.base is not None else 1)
+
+    def _tell(self, senders: Sequence[bytes], message: ToWorker) -> list[Instruction]:
+        return [Send(sender, message) for sender in senders]
+
+    def _sent(self, replies: Sequence[Reply]) -> list[Instruction]:
+        return [Send(sender, message) for sender, message in replies]
+
+    def _fail_protocol(self, what: str) -> list[Instruction]:
+        """A rule was broken that must not be: the attempt is over."""
+        raise NotImplementedError
