@@ -36,19 +36,24 @@ def count_up(record: dict[str, Any], state: Any, out: Any) -> None:
     out({"key": record["key"], "n": n, "seq": record["seq"], "due_us": record["due_us"]})
 
 
+def numbered_job(name: str, make: Numbered, rate: int, total: int, sink: Any) -> hr.Job:
+    """Python source → shuffle → keyed Python step → sink."""
+    job = hr.Job(name)
+    items = job.source("items", hr.generate(make, rate=f"{rate}/s", total=total, due="due_us"))
+    items.key_by("key").process(count_up, name="count", state={"n": hr.value()}).sink("out", sink)
+    return job
+
+
 def latency(rate: int, seconds: int, warmup_s: int, stock_seconds: int, **settings: Any) -> dict[str, Any]:
-    """Python source → shuffle → keyed Python step → sink, every item timed by itself."""
+    """The numbered job, every item timed by itself."""
     make, total = Numbered(1000), rate * seconds
     with recording(("key", "n", "seq", "due_us")) as recorder:
-        job = hr.Job("bench-latency")
-        items = job.source("items", hr.generate(make, rate=f"{rate}/s", total=total, due="due_us"))
-        counted = items.key_by("key").process(count_up, name="count", state={"n": hr.value()})
-        counted.sink("out", hr.callback(recorder))
+        job = numbered_job("bench-latency", make, rate, total, hr.callback(recorder))
         with TreeWatch() as watch:
             run = hr.run(job, **settings)
         table = recorder.read()
-    figures = _figures(table, watch, run, total, warmup_s, (table["now_us"] - table["due_us"]) / 1000, None)
-    figures |= _check_each(table, make, total)
+    figures = recorded_figures(table, watch, run, total, warmup_s, (table["now_us"] - table["due_us"]) / 1000, None)
+    figures |= check_each(table, make, total)
     if stock_seconds:
         stock = run_stock("latency", rate=rate, seconds=stock_seconds)
         figures |= with_prefix("stock", stock)
@@ -79,7 +84,7 @@ def keyed_count(rate: int, seconds: int, warmup_s: int, **settings: Any) -> dict
     due_new = due - np.where(first, 0, np.concatenate(([0], due[:-1])))
     latency_ms = (now - due_new / np.maximum(new, 1)) / 1000
     sorted_table = {"now_us": now}
-    figures = _figures(sorted_table, watch, run, total, warmup_s, latency_ms, new.astype(np.float64))
+    figures = recorded_figures(sorted_table, watch, run, total, warmup_s, latency_ms, new.astype(np.float64))
     expected = np.bincount(make.key(np.arange(total)), minlength=_KEYS)
     got = np.zeros(_KEYS, np.int64)
     np.maximum.at(got, key, n)
@@ -93,9 +98,10 @@ def keyed_count(rate: int, seconds: int, warmup_s: int, **settings: Any) -> dict
     return figures
 
 
-def _figures(
+def recorded_figures(
     table: Table, watch: TreeWatch, run: Any, total: int, warmup_s: int, latency_ms: Any, weights: Any
 ) -> dict[str, Any]:
+    """The figures of a run whose results were recorded; ``weights`` is how many items each result stands for."""
     now = table["now_us"]
     if not len(now):
         raise hr.HeadraceError("the bench job produced no result")
@@ -112,7 +118,7 @@ def _figures(
     }
 
 
-def _check_each(table: Table, make: Numbered, total: int) -> dict[str, int]:
+def check_each(table: Table, make: Numbered, total: int) -> dict[str, int]:
     """Every item once; the i-th record of a key has count i."""
     seen = np.bincount(table["seq"], minlength=total)
     order = np.lexsort((table["n"], table["key"]))

@@ -20,7 +20,7 @@ def bench(
     rate: Annotated[int | None, typer.Option(help="Items per second.")] = None,
     seconds: Annotated[int | None, typer.Option(help="How long to generate load.")] = None,
     warmup: Annotated[int, typer.Option(help="Seconds at the start that do not count.")] = 10,
-    events: Annotated[int, typer.Option(help="Events in the throughput experiment.")] = 5_000_000,
+    events: Annotated[int | None, typer.Option(help="Events as fast as possible: throughput, checkpoint.")] = None,
     items: Annotated[int, typer.Option(help="Tuples per setting of hash-engines and combining.")] = 100_000,
     kills: Annotated[int, typer.Option(help="Kills in the recovery experiment.")] = 10,
     seed: Annotated[int, typer.Option(help="Seed of the recovery experiment's dice.")] = 1,
@@ -30,6 +30,8 @@ def bench(
     ] = None,
     stock: Annotated[bool, typer.Option(help="Also run the peers: stock Spark, or fixed configurations.")] = True,
     quick: Annotated[bool, typer.Option(help="Fewer settings, for a first look.")] = False,
+    state: Annotated[str, typer.Option(help="Size of the state in the checkpoint experiment.")] = "10 MB",
+    standby: Annotated[bool, typer.Option(help="Some kills of the recovery experiment find a standby ready.")] = False,
     commit: Annotated[str | None, typer.Option(help="Time between cuts, for example '200 ms'.")] = None,
     flush: Annotated[str | None, typer.Option(help="Longest wait in an output buffer, for example '5 ms'.")] = None,
     parallelism: Annotated[int | None, typer.Option(help="Subtasks per stage.")] = None,
@@ -49,7 +51,7 @@ def bench(
         for key, value in (("commit", commit), ("flush", flush), ("parallelism", parallelism))
         if value is not None
     }
-    options = Options(rate, seconds, warmup, events, items, kills, seed, bound, stock, quick, settings)
+    options = Options(rate, seconds, warmup, events, items, kills, seed, bound, stock, quick, state, standby, settings)
     runs = []
     for turn in range(repeat):
         if not as_json:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from headrace.units import size_bytes
+
 Figures = dict[str, Any]
 
 
@@ -17,13 +19,15 @@ class Options:
     rate: int | None = None
     seconds: int | None = None
     warmup: int = 10
-    events: int = 5_000_000
+    events: int | None = None
     items: int = 100_000
     kills: int = 10
     seed: int = 1
     bound_ms: float | None = None
     stock: bool = True
     quick: bool = False
+    state: str = "10 MB"
+    standby: bool = False
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -47,7 +51,7 @@ def throughput(options: Options) -> Figures:
     """CSV files as fast as possible into windowed counts; stock Spark SQL on the same files"""
     from headrace.bench.throughput import throughput as run
 
-    return run(options.events, stock=options.stock, **options.settings)
+    return run(options.events or 5_000_000, stock=options.stock, **options.settings)
 
 
 def buffer_tradeoff(options: Options) -> Figures:
@@ -135,6 +139,22 @@ def recovery(options: Options) -> Figures:
     return run(kills, options.rate or 5000, options.seconds or 20 * kills, options.seed, **options.settings)
 
 
+def checkpoint(options: Options) -> Figures:
+    """keyed state of a given size with cuts, with none, and stopping for each snapshot; when rows are visible"""
+    from headrace.bench.durability.checkpoint import checkpoint as run
+
+    rate, seconds, burst = options.rate or 10_000, options.seconds or 60, options.events or 10_000_000
+    state_bytes, settings = size_bytes(options.state, "--state"), {"flush": "10 ms", **options.settings}
+    return run(state_bytes, rate, seconds, options.warmup, burst, _tell, **settings)
+
+
+def restart(options: Options) -> Figures:
+    """deliberate restarts of the query, and of its batch alone, under load: how long each part of them takes"""
+    from headrace.bench.durability.restartgap import restart as run
+
+    return run(options.rate or 2000, options.seconds or 120, options.warmup, **options.settings)
+
+
 def _tell(line: str) -> None:
     """Progress of an experiment with many runs."""
     print(line, file=sys.stderr, flush=True)
@@ -142,7 +162,7 @@ def _tell(line: str) -> None:
 
 _ALL: tuple[Callable[[Options], Figures], ...] = (
     latency, keyed_count, throughput, buffer_tradeoff, primetest, livestream, sentiments, hash_engines, combining,
-    combine, macd, scheduling, model_accuracy, recovery,
+    combine, macd, scheduling, model_accuracy, recovery, checkpoint, restart,
 )  # fmt: skip
 EXPERIMENTS = {run.__name__.replace("_", "-"): run for run in _ALL}
 """By the name that users give; each one's docstring is its line in the list."""

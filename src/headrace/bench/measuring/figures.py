@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -96,10 +96,22 @@ def longest_gap_ms(times_us: npt.NDArray[np.int64]) -> float:
     return round(float(np.diff(np.sort(times_us)).max()) / 1000, 2) if len(times_us) > 1 else float("nan")
 
 
-def cut_figures(run: Run) -> dict[str, int]:
-    """How often results became final: ``epochs`` is the key that peers have too, whose batches do that."""
-    cuts = run.status().cuts
-    return {"epochs": cuts, "cuts": cuts}
+def cut_figures(run: Run) -> dict[str, float | None]:
+    """How often results became final (``epochs`` is the key that peers have too, whose batches do that), and the median
+    cut: from its order to the log, and how long it held records up where that was longest.
+    """
+    cuts, made = run.cuts(), run.status().cuts
+    return {
+        "epochs": made,
+        "cuts": made,
+        "cut_ms": rounded_median([cut.took_ms for cut in cuts]),
+        "aligned_ms": rounded_median([cut.aligned_ms for cut in cuts]),
+    }
+
+
+def rounded_median(values: Sequence[float]) -> float | None:
+    """To two digits; None if there are no values."""
+    return round(float(np.median(values)), 2) if len(values) else None
 
 
 def with_prefix(prefix: str, figures: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,1 @@
+"""What exactly-once results cost, and what failures and restarts do."""
