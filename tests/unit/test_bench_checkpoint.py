@@ -114,7 +114,7 @@ def test_totals_are_right_in_results_and_in_the_last_version(tmp_path: Path, sti
     table = {name: np.array([row.get(name, 0) for row in rows]) for name in ("now_us", *COLUMNS)}
     assert check_updates(LOAD, table, start_us) == {"lost": 0, "duplicated": 0, "wrong": 0}
     stored, stored_bytes = stored_totals(state)
-    assert wrong_totals(LOAD, stored, start_us) == 0 and stored_bytes > LOAD.keys * ROW_BYTES
+    assert wrong_totals(LOAD, stored, start_us) == 0 and stored_bytes > 0.9 * LOAD.keys * ROW_BYTES
     stored["n"] = stored["n"].copy()
     stored["n"][3] += 1
     assert wrong_totals(LOAD, stored, start_us) == 1

@@ -38,7 +38,7 @@ from headrace.driver.protocol.events import (
 )
 from headrace.errors import CorruptionError, RunFailedError
 from headrace.state.durable.manifest import Manifest
-from headrace.state.durable.published import read_published
+from headrace.state.durable.published import read_published, write_published
 from headrace.state.durable.versionlog import VersionLog
 from headrace.tokens import Attempt, Token
 
@@ -121,6 +121,19 @@ def test_a_damaged_log_is_no_passing_trouble(asked: Instruction) -> None:
     storage.objects["log/0000000001"] += b"x"
     told = Deeds(counting(), storage).perform(asked)
     assert isinstance(told, LogUnreadable) and isinstance(told.error, CorruptionError)
+
+
+# chronostream fact 34: who went on from the cut before would publish its rows a second time
+def test_a_published_cut_that_is_gone_from_the_log_is_named() -> None:
+    storage = MemoryStorage()
+    for number, entry in ((1, opened(1)), (2, cut_entry(Token(1, 1, 1))), (3, cut_entry(Token(1, 1, 2), Token(1, 1, 1)))):
+        assert VersionLog(storage).append(number, entry)
+    write_published(storage, 3)
+    assert isinstance(Deeds(counting(), storage).perform(ReadLog()), LogRead)
+    storage.delete("log/0000000003")
+    told = Deeds(counting(), storage).perform(ReadLog())
+    assert isinstance(told, LogUnreadable) and isinstance(told.error, CorruptionError)
+    assert told.why == "entry 3 of the version log is missing, although its results are published"
 
 
 # issue 10, item 8: a publish that failed once lost the output for ever

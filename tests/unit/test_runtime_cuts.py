@@ -10,7 +10,7 @@ import pytest
 from onesubtask import ATTEMPT, KEYS, Working, both, consumed, counting, planned, totals
 
 import headrace as hr
-from headrace.driver.audit import audit
+from headrace.driver.protocol.audit import audit
 from headrace.errors import FencedError, ProtocolError
 from headrace.graph.windowing import FOREVER_US
 from headrace.runtime.messages import Aligned, CutOrdered, Fenced

@@ -80,9 +80,7 @@ class Deeds:
         try:
             match asked:
                 case ReadLog():
-                    newest = self.log.newest()  # first: whoever appends from here on makes our OPEN a conflict
-                    cuts = tuple(NumberedCut(number, entry.manifest) for number, entry in self.log.cuts())
-                    return LogRead(newest, cuts, read_published(self.storage))
+                    return self._log_read()
                 case LookUp():
                     return NewestSeen(self.log.newest())
                 case ReadEntry(number):
@@ -94,6 +92,14 @@ class Deeds:
             return LogUnreadable(str(error), error)
         except OSError as error:
             return AppendFailed(asked.number, str(error)) if isinstance(asked, Append) else LogUnreadable(str(error))
+
+    def _log_read(self) -> LogRead:
+        published = read_published(self.storage)  # before the log: what is published is in it by then
+        newest = self.log.newest()  # before its cuts: whoever appends from here on makes our OPEN a conflict
+        cuts = tuple(NumberedCut(number, entry.manifest) for number, entry in self.log.cuts())
+        if published > (cuts[-1].number if cuts else 0):
+            raise CorruptionError(f"entry {published} of the version log is missing, although its results are published")
+        return LogRead(newest, cuts, published)
 
     def _entry(self, number: int) -> Entry | None:
         try:

@@ -108,6 +108,8 @@ class Intake:
     def refuse(self, row: Row) -> None:
         """A row after all senders had ended: only what came before is in order."""
         for frame in decode(row.payload):
+            if frame.kind is Kind.CUT and self._is_made(read_mark(frame).token):
+                continue
             known = self._inbound.get(frame.edge) if self._leg is None else None
             if known is None or (known.accept(frame) and frame.kind < Kind.WATERMARK):
                 raise ProtocolError(f"stage {self._stage} received a buffer after its senders had ended")
@@ -163,6 +165,8 @@ class Intake:
     def _mark(self, frame: Frame) -> None:
         """A sender has ended what belongs to a cut."""
         mark, sender = read_mark(frame), subtask_of(frame.sender) if self._leg is not None else frame.sender
+        if self._is_made(mark.token):
+            return  # it comes again
         if mark.token != self._next:
             raise ProtocolError(
                 f"stage {self._stage}: sender {sender} marked {mark.token}; the next cut is {self._next}"
@@ -175,6 +179,11 @@ class Intake:
             self.alignment.mark(sender, mark)
         else:
             self._ended[sender] = mark
+
+    def _is_made(self, token: Token) -> bool:
+        """Whether a cut of this attempt has been made here."""
+        assert self._next is not None
+        return token.by == self._next.by and token.cut < self._next.cut
 
     def _waiting(self, inbound: Inbound, frame: Frame, queued_us: int) -> QueuedBuffer:
         """A frame's records or partials, decoded."""
