@@ -126,7 +126,11 @@ def test_a_damaged_log_is_no_passing_trouble(asked: Instruction) -> None:
 # chronostream fact 34: who went on from the cut before would publish its rows a second time
 def test_a_published_cut_that_is_gone_from_the_log_is_named() -> None:
     storage = MemoryStorage()
-    for number, entry in ((1, opened(1)), (2, cut_entry(Token(1, 1, 1))), (3, cut_entry(Token(1, 1, 2), Token(1, 1, 1)))):
+    for number, entry in (
+        (1, opened(1)),
+        (2, cut_entry(Token(1, 1, 1))),
+        (3, cut_entry(Token(1, 1, 2), Token(1, 1, 1))),
+    ):
         assert VersionLog(storage).append(number, entry)
     write_published(storage, 3)
     assert isinstance(Deeds(counting(), storage).perform(ReadLog()), LogRead)

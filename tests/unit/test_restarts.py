@@ -257,7 +257,7 @@ def test_a_logged_cut_is_published_by_the_next_driver(
     for _ in range(3):
         run = runs(job)
         assert run.machine.generation == 0
-        run._turn(lambda: run._ready and not run.machine.publications.waiting)
+        run._turn(lambda run=run: run._ready and not run.machine.publications.waiting)
         assert cuts_of(run) == logged, "none is made again"
     run.run()
     assert run.cuts[0].cut.manifest.base == logged[-1].token
@@ -451,7 +451,9 @@ def test_a_version_that_is_gone_while_the_job_runs_is_named(
     for cache in run.caches.values():
         cache.subtasks.clear()
     source.curtain.acts = 3
-    with pytest.raises(CorruptionError, match=rf"entry {number} of the version log, that of {entry.manifest.token}, is missing"):
+    with pytest.raises(
+        CorruptionError, match=rf"entry {number} of the version log, that of {entry.manifest.token}, is missing"
+    ):
         run.batch(seconds=0.05)
 
 

@@ -61,7 +61,8 @@ def test_entries_are_read_back(entry: Entry, number: int) -> None:
 def test_a_manifest_of_many_slices_is_small() -> None:
     """It is written with each cut: what repeats in it must not cost."""
     blocks = tuple(
-        BlockRef(f"segments/{Token(1, 0, cut)}-s01-0003-01.seg", 100 * cut, 100, f"{cut:032x}", 1, False) for cut in range(12)
+        BlockRef(f"segments/{Token(1, 0, cut)}-s01-0003-01.seg", 100 * cut, 100, f"{cut:032x}", 1, False)
+        for cut in range(12)
     )
     slices = {("count", slice): SliceVersion((slice, slice), blocks) for slice in range(128)}
     assert len(encode_entry(1, CutEntry(Manifest(B, A, slices)))) < 20_000

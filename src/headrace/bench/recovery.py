@@ -1,30 +1,36 @@
-"""``bench recovery``: kill -9 of the driver and of Python workers at random moments; exact answers afterwards."""
+"""``bench recovery``: kill -9 of drivers and of Python workers at random moments; exact answers, and how soon."""
 
 from __future__ import annotations
 
 import json
 import random
-import signal
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import cycle, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import psutil
 
 import headrace as hr
+from headrace.bench.durability.outages import News, NewsDesk, logged_position, outage_figures
+from headrace.bench.durability.victims import Victim, expect_gone, kill_victim, last_words, start_victim, wait_for
 from headrace.bench.latency import Numbered
 from headrace.bench.measuring.figures import TreeWatch
+from headrace.bench.measuring.recorder import recording
+from headrace.bench.stock.restarting import stock_outages
 from headrace.errors import RunFailedError
 
 _KEYS = 500
 _WINDOW_S = 1
+_START_S, _AGAIN_S = 120.0, 90.0
+_SOURCE, _NEWEST = "items", "newest"
+Kind = Literal["driver", "worker", "standby"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,102 +43,160 @@ class Timed:
         return {**Numbered(_KEYS)(n), "ts": n * 1000 // self.rate}
 
 
-def recovery(kills: int, rate: int, seconds: int, seed: int, **settings: Any) -> dict[str, Any]:
-    """Odd kills hit the driver, even ones a Python worker; the last run goes to the end."""
-    dice = random.Random(seed)
-    restarts, killed = [], {"driver": 0, "worker": 0}
-    total = rate * seconds
-    with tempfile.TemporaryDirectory(prefix="headrace-bench-") as work, TreeWatch() as watch:
-        root = Path(work)
-        options = {"root": str(root), "rate": rate, "total": total, "settings": settings}
-        child = _start(options)
-        for kill in range(kills):
-            _wait_running(root, child, 120)
-            time.sleep(dice.uniform(0.2, 6.0))
-            if child.poll() is not None:
-                break
-            before = time.monotonic()
-            if kill % 2 == 0:
-                killed["driver"] += 1
-                _kill_tree(child)
-                (root / "running").unlink(missing_ok=True)
-                child = _start(options)
-                _wait_running(root, child, 120)
-                restarts.append(time.monotonic() - before)
-            else:
-                seen = _restarts(root)
-                if _kill_worker(root, dice):
-                    killed["worker"] += 1
-                    _wait_for(partial(_restarted, root, child, seen), 60)
-        code = child.wait(timeout=600)
-        if code:
-            raise RunFailedError(f"the job failed after the kills (exit {code}){_last_words(root)}")
-        figures = _check(root, rate, total)
-        figures["worker_restarts"] = _restarts(root)
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """What was killed when, how far the last logged cut had read then, and when a driver said that it runs again."""
+
+    kind: Kind
+    at_us: int
+    position: int | None
+    running_s: float | None = None
+
+
+@dataclass(slots=True)
+class Scene:
+    """The job's processes, and what they tell of themselves in files."""
+
+    root: Path
+    desk: NewsDesk
+    options: dict[str, Any]
+    dice: random.Random
+    driver: Victim | None = None
+    orphans: list[psutil.Process] = field(default_factory=list)
+
+    @property
+    def log(self) -> Path:
+        return self.root / "log.txt"
+
+    @property
+    def restarts(self) -> int:
+        """How often drivers restarted their query so far."""
+        return len((self.root / "restarts").read_text().splitlines())
+
+    @property
+    def over(self) -> bool:
+        return self.driver is None or self.driver.poll() is not None
+
+    def start(self, *, standby: bool = False) -> Victim:
+        return start_victim(__name__, self.options | {"standby": standby}, self.log)
+
+    def await_running(self) -> None:
+        if not wait_for(lambda: (self.root / "running").exists() or self.over, _START_S):
+            raise RunFailedError(f"the job did not start within {_START_S:g} s{last_words(self.log)}")
+
+    def await_news(self, newest: int) -> None:
+        if not wait_for(lambda: self.desk.newest() > newest or self.over, _AGAIN_S):
+            raise RunFailedError(f"no new results for {_AGAIN_S:g} s after a kill{last_words(self.log)}")
+
+    def kill(self, kind: Kind) -> Kill | None:
+        """Kill, see to it that the job goes on, and wait until it does; None if there was nobody to kill."""
+        if kind == "worker":
+            return self._kill_worker()
+        next_driver = self._stand_by() if kind == "standby" else None
+        if self.over:
+            return None
+        assert self.driver is not None
+        (self.root / "running").unlink(missing_ok=True)
+        at_us, newest = time.time_ns() // 1000, self.desk.newest()
+        below = kill_victim(self.driver)
+        self.driver = next_driver or self.start()
+        kill = Kill(kind, at_us, logged_position(self.root / "checkpoint", _SOURCE))
+        self.await_running()
+        running_s = time.time() - at_us / 1e6
+        self.await_news(newest)
+        expect_gone(below)
+        return Kill(kind, at_us, kill.position, running_s)
+
+    def _stand_by(self) -> Victim:
+        """A second driver that is ready to take over."""
+        standby = self.start(standby=True)
+        ready = self.root / f"standby-{standby.pid}"
+        if not wait_for(lambda: ready.exists() or standby.poll() is not None or self.over, _START_S):
+            raise RunFailedError(f"the standby was not ready within {_START_S:g} s{last_words(self.log)}")
+        time.sleep(self.dice.uniform(0.2, 3.0))
+        return standby
+
+    def _kill_worker(self) -> Kill | None:
+        """kill -9 of one Python worker that runs a subtask."""
+        seen, newest = self.restarts, self.desk.newest()
+        try:
+            pids = json.loads((self.root / "pids").read_text())
+            psutil.Process(self.dice.choice(pids)).kill()
+        except (OSError, ValueError, IndexError, psutil.NoSuchProcess):
+            return None
+        kill = Kill("worker", time.time_ns() // 1000, logged_position(self.root / "checkpoint", _SOURCE))
+        wait_for(lambda: self.restarts > seen or self.over, 60)
+        self.await_news(max(newest, self.desk.newest()))
+        return kill
+
+    def close(self) -> None:
+        if not self.over:
+            assert self.driver is not None
+            kill_victim(self.driver)
+
+
+def recovery(
+    kills: int, rate: int, seconds: int, seed: int, *, standby: bool = False, stock_kills: int = 0, **settings: Any
+) -> dict[str, Any]:
+    """Drivers and workers in turn, every other driver with a standby if that is wanted; the last run goes to the end."""
+    total, dice = rate * seconds, random.Random(seed)
+    with ExitStack() as stack:
+        root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headrace-bench-")))
+        desk = NewsDesk(stack.enter_context(recording(())).directory, _NEWEST)
+        options = {"root": str(root), "desk": str(desk.directory), "rate": rate, "total": total, "settings": settings}
+        scene = Scene(root, desk, options, dice)
+        stack.callback(scene.close)
+        (root / "restarts").touch()
+        with TreeWatch() as watch:
+            killed = list(_killing(scene, kills, standby))
+            assert scene.driver is not None
+            if code := scene.driver.wait(timeout=600):
+                raise RunFailedError(f"the job failed after the kills (exit {code}){last_words(scene.log)}")
+        figures = _check(root, rate, total) | kill_figures(killed, desk.read())
+        figures["worker_restarts"] = scene.restarts
+        peer = stock_outages(root / "stock", rate, _KEYS, stock_kills, dice) if stock_kills else []
     return {
         **figures,
         "items": total,
         "items_per_s": round(total / watch.seconds, 1),
-        "kills": sum(killed.values()),
-        "driver_kills": killed["driver"],
-        "worker_kills": killed["worker"],
-        "restart_s": round(float(np.median(restarts)), 2) if restarts else None,
-        "restart_s_max": round(max(restarts), 2) if restarts else None,
+        **(outage_figures("stock", peer) if stock_kills else {}),
         **watch.figures(),
     }
 
 
-def _start(options: dict[str, Any]) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "headrace.bench.recovery", json.dumps(options)]
-    with (Path(options["root"]) / "log.txt").open("ab") as log:
-        return subprocess.Popen(command, stdout=log, stderr=log)
+def _killing(scene: Scene, kills: int, standby: bool) -> Iterator[Kill]:
+    kinds: tuple[Kind, ...] = ("driver", "worker", "standby", "worker") if standby else ("driver", "worker")
+    scene.driver = scene.start()
+    scene.await_running()
+    for kind in islice(cycle(kinds), kills):
+        time.sleep(scene.dice.uniform(0.2, 6.0))
+        if scene.over:
+            return
+        kill = scene.kill(kind)
+        if kill is not None:
+            yield kill
 
 
-def _wait_running(root: Path, child: subprocess.Popen[bytes], timeout_s: float) -> None:
-    if not _wait_for(lambda: (root / "running").exists() or child.poll() is not None, timeout_s):
-        raise RunFailedError(f"the job did not start within {timeout_s:g} s{_last_words(root)}")
-
-
-def _wait_for(condition: Callable[[], bool], timeout_s: float) -> bool:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
-
-
-def _restarted(root: Path, child: subprocess.Popen[bytes], seen: int) -> bool:
-    return _restarts(root) > seen or child.poll() is not None
-
-
-def _restarts(root: Path) -> int:
-    """How often drivers restarted their query so far."""
-    return len((root / "restarts").read_text().splitlines())
-
-
-def _last_words(root: Path) -> str:
-    return ":\n" + (root / "log.txt").read_text(errors="replace")[-3000:]
-
-
-def _kill_tree(child: subprocess.Popen[bytes]) -> None:
-    """kill -9 of the driver; the JVM and its workers notice by themselves and go."""
-    below = psutil.Process(child.pid).children(recursive=True)
-    child.send_signal(signal.SIGKILL)
-    child.wait()
-    _, left = psutil.wait_procs(below, timeout=30)
-    if left:
-        raise RunFailedError(f"processes {[p.pid for p in left]} outlived their driver by 30 s")
-
-
-def _kill_worker(root: Path, dice: random.Random) -> int:
-    """kill -9 of one Python worker that runs a subtask."""
-    try:
-        pids = json.loads((root / "pids").read_text())
-        psutil.Process(dice.choice(pids)).kill()
-    except (OSError, ValueError, IndexError, psutil.NoSuchProcess):
-        return 0
-    return 1
+def kill_figures(killed: list[Kill], news: News) -> dict[str, Any]:
+    """Outages by what was killed, and the input that was repeated."""
+    ends_us = [kill.at_us for kill in killed[1:]] + [2**62]
+    outages = [(kill.kind, news.outage_s(kill.at_us, end_us)) for kill, end_us in zip(killed, ends_us, strict=True)]
+    repeated = [s for kill in killed if (s := news.repeated_s(kill.at_us, kill.position)) is not None]
+    restarts = [kill.running_s for kill in killed if kill.running_s is not None and kill.kind == "driver"]
+    figures: dict[str, Any] = {"kills": len(killed)}
+    for kind in ("driver", "worker", "standby"):
+        of_kind = [outage for its, outage in outages if its == kind]
+        figures[f"{kind}_kills"] = len(of_kind)
+        figures |= outage_figures(kind, [outage for outage in of_kind if outage is not None])
+    known = [outage for _, outage in outages if outage is not None]
+    return figures | {
+        "outage_s": round(float(np.median(known)), 2) if known else None,
+        "outage_max_s": round(max(known), 2) if known else None,
+        "repeated_input_s": round(float(np.median(repeated)), 2) if repeated else None,
+        "repeated_input_max_s": round(max(repeated), 2) if repeated else None,
+        "restart_s": round(float(np.median(restarts)), 2) if restarts else None,
+        "restart_s_max": round(max(restarts), 2) if restarts else None,
+    }
 
 
 def _check(root: Path, rate: int, total: int) -> dict[str, Any]:
@@ -162,28 +226,29 @@ def _check(root: Path, rate: int, total: int) -> dict[str, Any]:
     return {"rows": rows, "lost": lost, "duplicated": duplicated, "wrong": wrong}
 
 
-def job_of(root: Path, rate: int, total: int) -> hr.Job:
-    """Windowed counts and sums per key, written exactly once."""
+def job_of(root: Path, desk: NewsDesk, rate: int, total: int) -> hr.Job:
+    """Windowed counts and sums per key, written exactly once; and the newest record of each key, at once."""
     job = hr.Job("bench-recovery")
     source = hr.generate(Timed(rate), rate=f"{rate}/s", total=total)
-    items = job.source("items", source, event_time="ts")
-    counted = items.key_by("key").window(hr.tumbling(f"{_WINDOW_S} s"))
+    keyed = job.source(_SOURCE, source, event_time="ts").key_by("key")
+    counted = keyed.window(hr.tumbling(f"{_WINDOW_S} s"))
     counted.reduce(name="per-key", n=hr.count(), total=hr.sum("seq")).sink("out", hr.jsonl(root / "out"))
+    keyed.reduce(name="seen", newest=hr.max("seq")).sink("news", hr.callback(desk))
     return job
 
 
 def _main(options: dict[str, Any]) -> None:
     root = Path(options["root"])
-    (root / "restarts").touch()
-    run = hr.start(
-        job_of(root, options["rate"], options["total"]), checkpoint=root / "checkpoint", **options["settings"]
-    )
+    job = job_of(root, NewsDesk(Path(options["desk"]), _NEWEST), options["rate"], options["total"])
+    run = hr.start(job, checkpoint=root / "checkpoint", standby=options["standby"], **options["settings"])
     noted = 0
     while not run.wait(0.05):
         while noted < run.status().restarts:
             noted += 1
             with (root / "restarts").open("a") as file:
                 file.write("restart\n")
+        if options["standby"] and any(event.what == "standby" for event in run.decisions()):
+            (root / f"standby-{psutil.Process().pid}").touch()
         if run.status().state == "running":
             (root / "pids.new").write_text(json.dumps(run.worker_pids()))
             (root / "pids.new").replace(root / "pids")

@@ -132,11 +132,15 @@ def model_accuracy(options: Options) -> Figures:
 
 
 def recovery(options: Options) -> Figures:
-    """kill -9 of driver and workers at random moments; answers compared with a reference"""
+    """kill -9 of drivers and workers at random moments: exact answers, and for how long none came; stock Spark's restart"""
     from headrace.bench.recovery import recovery as run
 
-    kills = options.kills
-    return run(kills, options.rate or 5000, options.seconds or 20 * kills, options.seed, **options.settings)
+    kills, standby = options.kills, options.standby
+    seconds = options.seconds or (30 if standby else 20) * kills  # a standby takes its time to get ready
+    stock_kills = max(1, min(5, kills // 4)) if options.stock else 0
+    return run(
+        kills, options.rate or 5000, seconds, options.seed, standby=standby, stock_kills=stock_kills, **options.settings
+    )
 
 
 def checkpoint(options: Options) -> Figures:

@@ -98,7 +98,9 @@ class Deeds:
         newest = self.log.newest()  # before its cuts: whoever appends from here on makes our OPEN a conflict
         cuts = tuple(NumberedCut(number, entry.manifest) for number, entry in self.log.cuts())
         if published > (cuts[-1].number if cuts else 0):
-            raise CorruptionError(f"entry {published} of the version log is missing, although its results are published")
+            raise CorruptionError(
+                f"entry {published} of the version log is missing, although its results are published"
+            )
         return LogRead(newest, cuts, published)
 
     def _entry(self, number: int) -> Entry | None:

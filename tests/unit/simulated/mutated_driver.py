@@ -199,7 +199,10 @@ def rewrites_are_garbage(patch: Patch) -> None:
     after = Upkeep.after
 
     def careless(self: Any, *arguments: Any) -> list[Any]:
-        return [replace(one, spare=frozenset()) if isinstance(one, CollectGarbage) else one for one in after(self, *arguments)]
+        return [
+            replace(one, spare=frozenset()) if isinstance(one, CollectGarbage) else one
+            for one in after(self, *arguments)
+        ]
 
     patch.setattr(Upkeep, "after", careless)
 
