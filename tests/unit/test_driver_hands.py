@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -177,14 +176,24 @@ def test_rewriting_that_fails_leaves_no_rewrite() -> None:
 
 
 @pytest.mark.parametrize("error", [FULL, KeyError("anybody's code")])
-def test_clearing_away_what_was_staged_may_fail(
-    error: Exception, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize("what", ["discard_unlogged", "settle"])
+def test_what_sinks_cannot_tidy_is_told_and_keeps_nothing_else_from_it(
+    what: str, error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fails(plan: Any, keep: Any) -> None:
-        raise error
+    done: list[str] = []
 
-    monkeypatch.setattr(room, "discard_unlogged", fails)
+    def tidies(name: str) -> Callable[..., None]:
+        def tidy(*_: Any) -> None:
+            done.append(name)
+            if name == what:
+                raise error
+
+        return tidy
+
+    for name in ("discard_unlogged", "settle"):
+        monkeypatch.setattr(room, name, tidies(name))
     assert Deeds(counting(), MemoryStorage()).perform(Discard(Attempt(1, 1), frozenset())) is None
+    assert done == ["discard_unlogged", "settle"] and str(error) in caplog.text
 
 
 def test_a_sink_that_hangs_delays_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:

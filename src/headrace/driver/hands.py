@@ -5,9 +5,9 @@ Every answer, a failure too, comes back as an event. What a sink or a disk takes
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 
 from headrace.driver.failures import translated
 from headrace.driver.protocol.events import (
@@ -42,6 +42,7 @@ from headrace.state.durable.published import read_published, write_published
 from headrace.state.durable.storage import Storage
 from headrace.state.durable.versionlog import Entry, VersionLog
 
+_log = logging.getLogger("headrace")
 _POOLS = {
     ReadLog: "log", LookUp: "log", ReadEntry: "log", Append: "log",
     Publish: "publish", Discard: "publish",
@@ -118,10 +119,15 @@ class Deeds:
         return Published(cut.number)
 
     def _discard(self, wanted: Discard) -> Event | None:
-        with suppress(Exception):  # a sink is anybody's code; nobody waits for it, and the next start tries again
-            discard_unlogged(self.plan, lambda token: token in wanted.logged or token.by > wanted.upto)
-            settle(self.plan)
+        self._tidy(lambda: discard_unlogged(self.plan, lambda t: t in wanted.logged or t.by > wanted.upto))
+        self._tidy(lambda: settle(self.plan))
         return None
+
+    def _tidy(self, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except Exception as error:  # a sink is anybody's code; nobody waits for it
+            _log.warning("a sink could not be left tidy, the next start will try again: %s", error)
 
     def _compact(self, wanted: Compact) -> Event:
         self._serial += 1
