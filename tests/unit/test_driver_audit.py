@@ -51,6 +51,7 @@ def test_what_fits_together_passes_in_any_order() -> None:
     audit([description(0, 0)])
 
 
+# chronostream fact 20: sent = consumed per sender, edge and slice before each entry of the log
 @pytest.mark.parametrize(
     ("descriptions", "says"),
     [

@@ -326,6 +326,7 @@ def test_a_batch_ends_at_a_cut_and_the_next_one_begins_there() -> None:
     assert driven.later(0.5) == [] and driven.machine.cut is None, "the next end is not asked for yet"
 
 
+# chronostream §6(e): a restart with other subtasks waits for a cut, and cuts nothing short
 def test_a_query_is_replaced_at_a_cut_without_a_wait() -> None:
     driven = Driven().run()
     driven.tell(BatchEndAsked("first"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from driven import Driven, counting, opened, sender, sent
 
@@ -39,7 +41,7 @@ def answers(driven: Driven) -> list[tuple[int, bool]]:
     return [(answer.batch, answer.run) for answer in driven.all(BatchAnswer)]
 
 
-def work(driven: Driven, batch: int, **more: object) -> None:
+def work(driven: Driven, batch: int, **more: Any) -> None:
     """What subtasks do in a batch, stage after stage."""
     for place in driven.places:
         driven.hello(place, batch=batch)
@@ -47,7 +49,7 @@ def work(driven: Driven, batch: int, **more: object) -> None:
         driven.describe(place, **more)
 
 
-def play(driven: Driven, batch: int, *, known: bool = False, **more: object) -> None:
+def play(driven: Driven, batch: int, *, known: bool = False, **more: Any) -> None:
     """A whole batch."""
     driven.tell(BatchBegins(batch, known))
     work(driven, batch, **more)

@@ -21,10 +21,12 @@ import headrace as hr
 from headrace.driver.driverloop import DriverLoop
 from headrace.driver.hands import Deeds
 from headrace.driver.protocol.events import Append, Instruction, Publish
+from headrace.driver.publishing import publish
 from headrace.errors import CorruptionError, FencedError, ProtocolError, StateError
 from headrace.runtime.wire.frames import Kind, decode
 from headrace.state.durable.manifest import Manifest
 from headrace.state.durable.published import read_published
+from headrace.state.durable.storage import LocalStorage
 from headrace.state.durable.versionlog import CutEntry, Opened
 from headrace.testing import CRASH, PAUSE, LocalRun, scripted
 from headrace.testing.scripted import ScriptedCrash
@@ -192,6 +194,11 @@ def killed(
     return False
 
 
+def settled(run: LocalRun) -> None:
+    """Let a driver open the log and publish what waits."""
+    run._turn(lambda: run._ready and not run.machine.publications.waiting)
+
+
 # chronostream facts 15 to 17: the driver is killed before or after any of its deeds, and the next one goes on
 @pytest.mark.parametrize("afterwards", [False, True])
 def test_a_driver_killed_anywhere_changes_nothing(afterwards: bool, mode: str, tmp_path: Path) -> None:
@@ -257,7 +264,7 @@ def test_a_logged_cut_is_published_by_the_next_driver(
     for _ in range(3):
         run = runs(job)
         assert run.machine.generation == 0
-        run._turn(lambda run=run: run._ready and not run.machine.publications.waiting)
+        settled(run)
         assert cuts_of(run) == logged, "none is made again"
     run.run()
     assert run.cuts[0].cut.manifest.base == logged[-1].token
@@ -268,16 +275,14 @@ def test_a_logged_cut_is_published_by_the_next_driver(
 def test_a_sink_that_fails_for_a_while_gets_everything(
     mode: str, runs: Callable[..., LocalRun], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from headrace.driver import hands
-
-    failures, publish = iter(range(4)), hands.publish
+    failures = iter(range(4))
 
     def unreliable(plan: Any, manifest: Manifest) -> None:
         if next(failures, None) is not None:
             raise OSError("the sink is away")
         publish(plan, manifest)
 
-    monkeypatch.setattr(hands, "publish", unreliable)
+    monkeypatch.setattr("headrace.driver.hands.publish", unreliable)
     source = in_acts(PARTS, SCHEMA, 2, 8)
     source.curtain.acts = 2
     run = runs(workflow(source), mode=mode, commit="50 ms")
@@ -290,8 +295,6 @@ def test_a_sink_that_fails_for_a_while_gets_everything(
 def test_a_log_that_cannot_be_written_for_a_while_loses_nothing(
     mode: str, runs: Callable[..., LocalRun], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from headrace.state.durable.storage import LocalStorage
-
     troubles, put = iter(["before", "after"] * 3), LocalStorage.put_if_absent
 
     def unreliable(self: LocalStorage, name: str, data: bytes) -> bool:
@@ -349,7 +352,7 @@ def test_memory_of_a_cut_that_was_not_logged_is_dropped(runs: Callable[..., Loca
 # chronostream fact 18: two drivers never publish different versions
 def test_a_driver_that_was_replaced_logs_and_publishes_nothing(mode: str, tmp_path: Path) -> None:
     source = in_acts(PARTS, SCHEMA, 3, 1)
-    job, options = workflow(source), {"mode": mode, "report": "5 ms", "slices": 5}
+    job, options = workflow(source), dict[str, Any](mode=mode, report="5 ms", slices=5)
     first = LocalRun(job, tmp_path / "checkpoint", **options)
     first.batch(seconds=0.05)
     first._lock.close()  # the lock is a courtesy: what counts is the log
