@@ -19,11 +19,11 @@ import psutil
 
 import headrace as hr
 from headrace.bench.durability.outages import News, NewsDesk, logged_position, outage_figures
+from headrace.bench.durability.stockrestart import stock_outages
 from headrace.bench.durability.victims import Victim, expect_gone, kill_victim, last_words, start_victim, wait_for
 from headrace.bench.latency import Numbered
 from headrace.bench.measuring.figures import TreeWatch
 from headrace.bench.measuring.recorder import recording
-from headrace.bench.stock.restarting import stock_outages
 from headrace.errors import RunFailedError
 
 _KEYS = 500
