@@ -9,7 +9,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any, Literal
@@ -19,11 +19,11 @@ import psutil
 
 import headrace as hr
 from headrace.bench.durability.outages import News, NewsDesk, logged_position, outage_figures
+from headrace.bench.durability.stockrestart import stock_outages
 from headrace.bench.durability.victims import Victim, expect_gone, kill_victim, last_words, start_victim, wait_for
 from headrace.bench.latency import Numbered
 from headrace.bench.measuring.figures import TreeWatch
 from headrace.bench.measuring.recorder import recording
-from headrace.bench.stock.restarting import stock_outages
 from headrace.errors import RunFailedError
 
 _KEYS = 500
@@ -62,7 +62,6 @@ class Scene:
     options: dict[str, Any]
     dice: random.Random
     driver: Victim | None = None
-    orphans: list[psutil.Process] = field(default_factory=list)
 
     @property
     def log(self) -> Path:
@@ -94,18 +93,20 @@ class Scene:
             return self._kill_worker()
         next_driver = self._stand_by() if kind == "standby" else None
         if self.over:
+            if next_driver is not None:
+                kill_victim(next_driver)
             return None
         assert self.driver is not None
         (self.root / "running").unlink(missing_ok=True)
         at_us, newest = time.time_ns() // 1000, self.desk.newest()
         below = kill_victim(self.driver)
         self.driver = next_driver or self.start()
-        kill = Kill(kind, at_us, logged_position(self.root / "checkpoint", _SOURCE))
+        position = logged_position(self.root / "checkpoint", _SOURCE)
         self.await_running()
         running_s = time.time() - at_us / 1e6
         self.await_news(newest)
         expect_gone(below)
-        return Kill(kind, at_us, kill.position, running_s)
+        return Kill(kind, at_us, position, running_s)
 
     def _stand_by(self) -> Victim:
         """A second driver that is ready to take over."""

@@ -25,6 +25,8 @@ from headrace.state.plain import unpack
 
 Ints = npt.NDArray[np.int64]
 _PAIR_BYTES = 16
+_SURVIVE_US = 6_000_000
+"""How long others may go on: a lease, after which a worker that only hangs is missed, and a little."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +46,14 @@ class News:
     def outage_s(self, kill_us: int, until_us: int) -> float | None:
         """From a kill to the end of the longest silence after it; None if nothing new came before ``until_us``.
 
-        Other workers go on for a moment when one dies, so the first result after the kill may still be of the time before.
+        Other workers go on for a moment when one dies, so the first result after the kill may still be of the time before;
+        a silence that begins later has another reason.
         """
         after = self.at_us[(self.at_us > kill_us) & (self.at_us < until_us)]
         if not len(after):
             return None
-        silences = np.diff(np.concatenate(([kill_us], after)))
+        begins = np.concatenate(([kill_us], after[:-1]))
+        silences = np.where(begins <= kill_us + _SURVIVE_US, after - begins, -1)
         return float(after[int(np.argmax(silences))] - kill_us) / 1e6
 
     def repeated_s(self, kill_us: int, position: int | None) -> float | None:
@@ -102,7 +106,7 @@ def logged_position(checkpoint: Path, source: str) -> int | None:
             images = [
                 read_slice(storage, step, number, version) for (step, number), version in slices if step == source
             ]
-            return min(_next_number(image) for image in images)
+            return min((_next_number(image) for image in images), default=0)
         except (OSError, HeadraceError):
             continue
     return None

@@ -49,7 +49,7 @@ class Querying(Attempts):
     def _query_ended(self, ended: QueryEnded, now_s: float) -> list[Instruction]:
         if ended.query != self.query or self._ended is not None or self.phase == "between":
             return []
-        self._ended, self._quiet_s = ended, now_s + _LAST_WORDS_S
+        self._ended, self._quiet_s = ended, now_s if self._leaving else now_s + _LAST_WORDS_S
         self.phase = "stopping"
         return []
 

@@ -1,7 +1,7 @@
 """Stock Spark's driver killed and started anew on its own checkpoint: the peer of ``bench recovery``.
 
 The same records into the same windows; in update mode, so that each micro-batch has results and none waits for a window's
-end. ``python -m headrace.bench.stock.restarting OPTIONS`` is the job.
+end. ``python -m headrace.bench.durability.stockrestart OPTIONS`` is the job.
 """
 
 from __future__ import annotations
