@@ -119,16 +119,26 @@ class Scene:
 
     def _kill_worker(self) -> Kill | None:
         """kill -9 of one Python worker that runs a subtask."""
-        seen, newest = self.restarts, self.desk.newest()
+        wait_for(lambda: bool(self._workers()) or self.over, _START_S)  # they are known from their reports
+        seen, newest, workers = self.restarts, self.desk.newest(), self._workers()
+        if not workers:
+            return None
         try:
-            pids = json.loads((self.root / "pids").read_text())
-            psutil.Process(self.dice.choice(pids)).kill()
-        except (OSError, ValueError, IndexError, psutil.NoSuchProcess):
+            psutil.Process(self.dice.choice(workers)).kill()
+        except psutil.NoSuchProcess:
             return None
         kill = Kill("worker", time.time_ns() // 1000, logged_position(self.root / "checkpoint", _SOURCE))
         wait_for(lambda: self.restarts > seen or self.over, 60)
         self.await_news(max(newest, self.desk.newest()))
         return kill
+
+    def _workers(self) -> list[int]:
+        """Processes of subtasks, as the driver last told, that are there."""
+        try:
+            told: list[int] = json.loads((self.root / "pids").read_text())
+        except (OSError, ValueError):
+            return []
+        return [pid for pid in told if psutil.pid_exists(pid)]
 
     def close(self) -> None:
         if not self.over:
