@@ -7,7 +7,7 @@ from headrace.bench.recovery import recovery
 
 # chronostream fact 15
 def test_answers_survive_killed_drivers_and_workers() -> None:
-    figures = recovery(kills=3, rate=2000, seconds=30, seed=7)
+    figures = recovery(kills=3, rate=1000, seconds=90, seed=7)  # long enough for three kills on a busy machine
     assert figures["driver_kills"] == 2
     assert figures["worker_kills"] == 1
     assert figures["worker_restarts"] >= 1
