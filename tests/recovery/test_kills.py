@@ -1,4 +1,4 @@
-"""kill -9 of the driver and of Python workers: the answers stay those of the reference."""
+"""kill -9 of drivers, with and without a standby, and of Python workers: the answers stay those of the reference."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from headrace.bench.recovery import recovery
 
 # chronostream fact 15
 def test_answers_survive_killed_drivers_and_workers() -> None:
-    figures = recovery(kills=3, rate=1000, seconds=90, seed=7)  # long enough for three kills on a busy machine
-    assert figures["driver_kills"] == 2
-    assert figures["worker_kills"] == 1
+    figures = recovery(kills=3, rate=1000, seconds=120, seed=7, standby=True)  # also three kills on a busy machine
+    kills = {kind: figures[f"{kind}_kills"] for kind in ("driver", "worker", "standby")}
+    assert kills == {"driver": 1, "worker": 1, "standby": 1}
     assert figures["worker_restarts"] >= 1
     assert {name: figures[name] for name in ("lost", "duplicated", "wrong")} == {"lost": 0, "duplicated": 0, "wrong": 0}

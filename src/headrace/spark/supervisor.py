@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections import deque
+from contextlib import suppress
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -47,7 +48,7 @@ from headrace.state.durable.versionlog import Opened
 
 _BEAT_S, _LOOK_S = 0.5, 0.1
 _LEASES = 2
-"""A driver's signs of life come from a busy loop; one that is silent for so many leases is overtaken by its standby."""
+"""A driver that gives no sign of life for so many leases is overtaken by its standby."""
 
 
 class Supervisor:
@@ -94,7 +95,7 @@ class Supervisor:
         self._done = threading.Event()
         self.gaps: deque[Gap] = deque(maxlen=4096)
         self.placements: deque[tuple[int, int, int, int, int]] = deque(maxlen=4096)
-        self._began_s, self._ended_s, self._beaten_s = float("inf"), 0.0, 0.0
+        self._began_s, self._ended_s = float("inf"), 0.0
         self._thread = threading.Thread(target=self._supervise, name="headrace-supervisor", daemon=True)
 
     def order(self, orders: Orders) -> None:
@@ -135,6 +136,7 @@ class Supervisor:
             if self._lock is None and not self._stand_by():
                 self._state = "stopped"
                 return
+            threading.Thread(target=self._beat, name="headrace-beating", daemon=True).start()
             finish = self._loop.run()
             assert finish is not None
             self._failure, self._state = finish.error, finish.state
@@ -146,6 +148,12 @@ class Supervisor:
             for close in (self._count, self._steering.close, self._server.close, self._unlock, self._leave):
                 self._loop.quietly(close)
             self._done.set()
+
+    def _beat(self) -> None:
+        """Signs of life for a standby, also while the loop starts or stops a query, or waits for executors."""
+        while self._lock is not None and not self._done.wait(_BEAT_S):
+            with suppress(OSError):  # it is closed, or its disk is away for a moment
+                self._lock.beat()
 
     def _unlock(self) -> None:
         if self._lock is not None:
@@ -172,10 +180,7 @@ class Supervisor:
     # What the loop tells.
 
     def _each_turn(self, now_s: float) -> None:
-        """Give a sign of life, and decide anew while an attempt runs."""
-        if self._lock is not None and now_s - self._beaten_s >= _BEAT_S:
-            self._beaten_s = now_s
-            self._lock.beat()
+        """Decide anew while an attempt runs."""
         if self._began_s < float("inf"):
             self._executors.count(now_s, self.plan.settings.report_s)
         if self._machine.phase != "running" or not self._steering.due(now_s):
