@@ -6,6 +6,9 @@ Every answer, a failure too, comes back as an event. What a sink or a disk takes
 from __future__ import annotations
 
 import logging
+import os
+import sys
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -43,6 +46,7 @@ from headrace.state.durable.storage import Storage
 from headrace.state.durable.versionlog import Entry, VersionLog
 
 _log = logging.getLogger("headrace")
+_UPKEEP_NICE = 10
 _POOLS = {
     ReadLog: "log", LookUp: "log", ReadEntry: "log", Append: "log",
     Publish: "publish", Discard: "publish",
@@ -145,13 +149,21 @@ class Deeds:
         return Collected()
 
 
+def _give_way() -> None:
+    """What this thread does can wait: records, cuts and results go first, where the system can tell threads apart."""
+    if sys.platform == "linux":
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _UPKEEP_NICE)
+
+
 class Hands:
     """Each queue has a thread of its own. ``post`` takes the answers, from any thread."""
 
     def __init__(self, plan: JobPlan, storage: Storage, post: Callable[[Event], None]) -> None:
         self.deeds, self._post = Deeds(plan, storage), post
         names = sorted(set(_POOLS.values()))
-        self._pools = {name: ThreadPoolExecutor(1, thread_name_prefix=f"headrace-{name}") for name in names}
+        self._pools = {
+            name: ThreadPoolExecutor(1, f"headrace-{name}", _give_way if name == "upkeep" else None) for name in names
+        }
 
     @property
     def plan(self) -> JobPlan:

@@ -18,10 +18,11 @@ from headrace.state.durable.changes import (
     no_ids,
     plus,
     split_by_slice,
+    stamps_of,
     total,
     with_ids,
 )
-from headrace.state.hashing import U64, row_stamps
+from headrace.state.hashing import U64
 
 SLICE = "__slice"
 
@@ -76,11 +77,11 @@ class RowStore:
             deletes, put = no_ids(), puts.slice(0, 0)
             if slice in grave_at:
                 gone = graves.take(pa.array(grave_at[slice]))
-                digest = plus(digest, total(row_stamps(gone)), -1)
+                digest = plus(digest, total(stamps_of(gone)), -1)
                 deletes = id_batch(_ids(gone))
             if slice in put_at:
                 put = puts.take(pa.array(put_at[slice]))
-                digest = plus(digest, total(row_stamps(put)))
+                digest = plus(digest, total(stamps_of(put)))
             self._digests[slice] = digest
             changes.append(Change(slice, put, deletes, parent, digest))
         self._new.clear()
