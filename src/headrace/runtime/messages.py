@@ -40,11 +40,10 @@ class _FromSubtask(_Message, frozen=True):
 
 
 class Inventory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The slices that a worker holds in memory for a stage: those of a version, and which group of how many."""
+    """The slices that a worker holds in memory for a stage, as they were at a version."""
 
     version: Token | None
-    group: int | None
-    groups: int
+    slices: tuple[int, ...]
 
 
 class Hello(_FromSubtask, frozen=True, tag="hello"):

@@ -13,6 +13,7 @@ from headrace.connect.sink import Staged
 from headrace.graph.nodes import Graph
 from headrace.graph.stages import Layout
 from headrace.runtime.orders import Orders
+from headrace.runtime.tables import Table
 from headrace.state.durable.segments import StoredChange
 from headrace.tokens import Attempt, Token
 
@@ -47,35 +48,29 @@ class JobPlan:
         """The schema of what a step reads."""
         return self.schemas[self.graph.by_name[name].inputs[port]]
 
-    def groups(self, stage: int) -> int:
-        """Into how many parts the stage's slices are divided at the start: one per active subtask."""
-        return self.layout.stages[stage].active
+    def slices(self, stage: int) -> int:
+        """Into how many slices a stage's state is divided; those of the first are its sources' partitions."""
+        return self.settings.slices if stage else max(self.partitions.values(), default=1)
 
 
 class Ticket(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A subtask's part in one attempt.
 
-    ``base`` is the version to start from (None: empty state), which stands at ``entry`` of the version log. ``group`` of
-    ``groups`` is which share of the stage's slices the subtask owns, None if it owns none; ``places`` says for each
-    group of the *next* stage on which subtask it is, so that slice → route is ``places[slice % len(places)]``.
+    ``base`` is the version to start from (None: empty state), which stands at ``entry`` of the version log. ``mine`` are
+    the slices of its stage that the subtask owns at first, ``table`` says who owns those of the *next* stage.
     """
 
     attempt: Attempt
     base: Token | None
     entry: int
-    group: int | None
-    groups: int
-    places: tuple[int, ...]
+    mine: tuple[int, ...]
+    table: Table
     orders: Orders
 
     @property
     def first(self) -> Token:
         """The first cut after the base."""
         return self.attempt.cut(self.base.cut + 1 if self.base is not None else 1)
-
-    def owns(self, number: int) -> bool:
-        """Whether a slice, or a source's partition, is this subtask's."""
-        return number % self.groups == self.group
 
 
 class Description(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

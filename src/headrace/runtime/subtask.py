@@ -38,13 +38,13 @@ _LISTEN_EVERY_US = 20_000
 class Subtask:
     """One subtask's operators and state.
 
-    It stays in its worker's memory between batches. ``version`` is the cut and group whose state it holds since the
-    cut that ended its last batch; only a ticket with just that base and group may reuse it.
+    It stays in its worker's memory between batches. ``version`` is the cut and the slices whose state it holds since the
+    cut that ended its last batch; only a ticket with just that base and those slices may reuse it.
     """
 
     def __init__(self, plan: JobPlan, stage: int) -> None:
         self.plan, self.stage = plan, stage
-        self.version: tuple[Token | None, int | None, int] | None = None
+        self.version: tuple[Token | None, tuple[int, ...]] | None = None
         letters, self._stamp = DeadLetters(plan.graph), Stamp()
         built = build_stage(plan, stage, letters.take if plan.graph.letters else None, self._stamp)
         self._operators, self._sources = built.operators, built.sources
@@ -130,7 +130,7 @@ class Subtask:
         if not fresh:
             return
         held = {
-            name: [number for number in operator.parts(self.plan.settings.slices) if ticket.owns(number)]
+            name: [number for number in ticket.mine if number in operator.parts(self.plan.settings.slices)]
             for name, operator in self._operators.items()
         }
         stores = {id: (store, held[step]) for id, (step, store) in self._stores.items()}
@@ -203,7 +203,7 @@ class Subtask:
         yield from self._cuts.make(end=end, began_us=began_us)
         self._orders.made(token, self._outlet.sent_bytes)
         if end:
-            self._ended, self.version = True, (token, self._ticket.group, self._ticket.groups)
+            self._ended, self.version = True, (token, self._ticket.mine)
             self._reporter.send(now_us(), exhausted=self.has_sources and self.exhausted)
 
     def _wait_s(self) -> float:

@@ -214,7 +214,7 @@ class Supervisor:
                 self._counters[name] = self._counters.get(name, 0) + count
 
     def _ranks(self) -> Ranks:
-        return Ranks.of(self.plan, self._machine.orders, self._machine.members.owners)
+        return Ranks.of(self.plan, self._machine.orders, self._machine.members.tables)
 
     def _on_message(self, sender: bytes, message: ToDriver) -> list[Reply]:
         if isinstance(message, RowsShown):

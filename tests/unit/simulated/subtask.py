@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 EDGE = 0
 _REPEAT_S, _JOIN_S, _REPORT_S = 1.0, 4.0, 1.0
 _BACKLOG = Backlog("direct", {}, 0, 0, 0.0, 0, 0.0, {})
-Kept = tuple[Token | None, int | None, int, ToyStore]
-"""The version, and which group of how many."""
+Kept = tuple[Token | None, tuple[int, ...], ToyStore]
+"""The version, and which slices."""
 
 
 class Process:
@@ -86,7 +86,7 @@ class Subtask(Flow):
         self.last = stage == len(query.subtasks) - 1
         self.described: Description | None = None
         self.ended = self.durable = self.reporting = False
-        inventory = Inventory(*process.kept[:3]) if process.kept is not None else None
+        inventory = Inventory(*process.kept[:2]) if process.kept is not None else None
         self.tell(Hello(stage, index, query.number, query.batch, inventory, "host", 1, 2))
         self._time_out("joining")
 
@@ -135,7 +135,7 @@ class Subtask(Flow):
             self.world.truth.planned(self, ticket)
         kept, self.process.kept = self.process.kept, None
         if kept is not None and self.reusable(kept):
-            self.store = kept[3]
+            self.store = kept[2]
         else:
             self.store = ToyStore(STEPS[self.stage])
             try:
@@ -161,14 +161,14 @@ class Subtask(Flow):
             self.receive(message)
 
     def reusable(self, kept: Kept) -> bool:
-        return kept[:3] == (self.ticket.base, self.ticket.group, self.ticket.groups)
+        return kept[:2] == (self.ticket.base, self.ticket.mine)
 
     def _load(self, ticket: Ticket) -> None:
         if ticket.base is None:
             return
         manifest = self.world.manifest_at(ticket.entry, ticket.base)
         for (step, slice), version in manifest.slices.items():
-            if step == self.store.step and ticket.owns(slice):
+            if step == self.store.step and slice in ticket.mine:
                 self.store.load(slice, read_contents(self.world.disk, step, slice, version), version.digest)
 
     # Sources.
@@ -341,7 +341,7 @@ class Subtask(Flow):
         if self.state == "settling" and self.durable:
             self.state = "done"
             made = self.next.by.cut(self.next.cut - 1)
-            self.process.kept = (made, self.ticket.group, self.ticket.groups, self.store)
+            self.process.kept = (made, self.ticket.mine, self.store)
             self.query.over(self)
 
     # The end.

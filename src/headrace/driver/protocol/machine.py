@@ -133,7 +133,7 @@ class Machine(Querying):
                 return self.upkeep.on(event, now_s)
             case LaidOut(plan):
                 self.plan = self.members.plan = plan
-                self.members.owners = []
+                self.members.tables = []
                 self.hearing.laid_out(plan.layout)
             case OrdersGiven(orders):
                 return self.give_orders(orders)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from headrace.runtime.messages import Hello, Loaded, Place, Planned, Reply
 from headrace.runtime.orders import Orders
 from headrace.runtime.plan import JobPlan, Ticket
+from headrace.runtime.tables import Table, dealt, levelled, owned, owners
 from headrace.tokens import Attempt, Token
 
 
@@ -21,12 +22,12 @@ class Member:
 
 @dataclass(slots=True)
 class Members:
-    """``owners`` are the subtasks that own slices in the attempt, stage by stage."""
+    """``tables`` say who owns which slices in the attempt, stage by stage."""
 
     plan: JobPlan
     batch: int | None = None
     by_place: dict[Place, Member] = field(default_factory=dict)
-    owners: list[list[int]] = field(default_factory=list)
+    tables: list[Table] = field(default_factory=list)
 
     def gather(self, batch: int) -> None:
         """Another batch: all have to say HELLO anew."""
@@ -67,50 +68,59 @@ class Members:
 
     def plan_all(self, attempt: Attempt, base: Token | None, entry: int, orders: Orders) -> list[Reply]:
         """Everybody's ticket, where all stages run at the same time; slices stay where they are in memory."""
-        self.owners = [self._assign(stage.index, base, orders) for stage in self.plan.layout.stages]
+        self.tables = [self._assign(stage.index, base, orders) for stage in self.plan.layout.stages]
         for member in self.by_place.values():
             member.loaded = False
         return [self._ticket(place, attempt, base, entry, orders) for place in self.by_place]
 
     def plan_one(self, place: Place, attempt: Attempt, base: Token | None, entry: int, orders: Orders) -> Reply:
         """A ticket where stages run one after the other, and nobody knows yet who will come."""
-        self.owners = [list(range(self.groups(at, orders))) for at in range(len(self.plan.layout.stages))]
+        stages = range(len(self.plan.layout.stages))
+        self.tables = [dealt(self.plan.slices(at), range(self.active(at, orders))) for at in stages]
         return self._ticket(place, attempt, base, entry, orders)
 
-    def groups(self, stage: int, orders: Orders) -> int:
-        """Into how many parts a stage's slices are divided in the attempts from now on: what was ordered for a layout
-        with more subtasks holds as far as it can.
+    def active(self, stage: int, orders: Orders) -> int:
+        """How many subtasks shall own slices of a stage: what was ordered for a layout with more subtasks holds as far as
+        it can.
         """
-        return min(orders.active.get(stage, self.plan.groups(stage)), self.plan.layout.stages[stage].subtasks)
+        at = self.plan.layout.stages[stage]
+        return min(orders.active.get(stage, at.active), at.subtasks)
+
+    def keyed(self, stage: int) -> bool:
+        """Whether a stage's slices are those of keys."""
+        return any(edge.keyed for edge in self.plan.layout.border(stage))
+
+    def owners(self, stage: int) -> tuple[int, ...]:
+        """The subtasks that own slices of a stage in the running attempt; none before there was one."""
+        return owners(self.tables[stage]) if self.tables else ()
 
     def grows(self, orders: Orders) -> bool:
         """Whether a keyed stage waits for the next attempt to get more subtasks."""
         return any(
-            self.groups(stage, orders) > len(owners) and any(edge.keyed for edge in self.plan.layout.border(stage))
-            for stage, owners in enumerate(self.owners)
+            self.keyed(stage) and self.active(stage, orders) > len(owners(table))
+            for stage, table in enumerate(self.tables)
         )
 
-    def _assign(self, stage: int, base: Token | None, orders: Orders) -> list[int]:
-        """For each group of slices the subtask that owns it: who holds it in memory, if anyone."""
-        n = self.groups(stage, orders)
-        owner: dict[int, int] = {}
-        for (at, index), member in sorted(self.by_place.items(), key=lambda item: item[0]):
-            held = member.hello.inventory
-            if at != stage or held is None or held.version != base or held.groups != n:
-                continue
-            if held.group is not None and 0 <= held.group < n and held.group not in owner:
-                owner[held.group] = index
-        free = [i for i in range(self.plan.layout.stages[stage].subtasks) if i not in owner.values()]
-        for group in range(n):
-            if group not in owner:
-                owner[group] = group if group in free else free[0]
-                free.remove(owner[group])
-        return [owner[group] for group in range(n)]
+    def _assign(self, stage: int, base: Token | None, orders: Orders) -> Table:
+        """Who owns what: who holds it in memory, as far as loads stay level."""
+        n, slices = self.active(stage, orders), self.plan.slices(stage)
+        held = {
+            index: hello.inventory.slices
+            for (at, index), hello in sorted((place, member.hello) for place, member in self.by_place.items())
+            if at == stage and hello.inventory is not None and hello.inventory.version == base
+        }
+        holders = [index for index in held if held[index]]
+        others = [index for index in range(self.plan.layout.stages[stage].subtasks) if index not in holders]
+        subtasks = sorted((holders + others)[:n])
+        known: list[int | None] = [None] * slices
+        for index in subtasks:
+            for slice in held.get(index, ()):
+                if slice < slices and known[slice] is None:
+                    known[slice] = index
+        return levelled(known, subtasks) if any(owner is not None for owner in known) else dealt(slices, subtasks)
 
     def _ticket(self, place: Place, attempt: Attempt, base: Token | None, entry: int, orders: Orders) -> Reply:
         stage, index = place
-        mine = self.owners[stage]
-        group = mine.index(index) if index in mine else None
-        places = tuple(self.owners[stage + 1]) if stage + 1 < len(self.owners) else ()
-        ticket = Ticket(attempt, base, entry, group, len(mine), places, orders)
+        table = self.tables[stage + 1] if stage + 1 < len(self.tables) else ()
+        ticket = Ticket(attempt, base, entry, owned(self.tables[stage], index), table, orders)
         return self.by_place[place].sender, Planned(ticket)

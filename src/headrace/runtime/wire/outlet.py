@@ -47,7 +47,7 @@ class Outlet:
         """A new attempt, as which of the stage's subtasks; it starts with the orders of its ticket."""
         self._index = index
         for edge in self._edges:
-            edge.begin(index, ticket.places, self._active)
+            edge.begin(index, ticket.table, self._active)
         if self.links is not None:
             self.links.begin()
         self.obey(ticket.orders)
