@@ -17,9 +17,9 @@ from headrace.driver.planning import plan_job
 from headrace.runtime.batch import Batch
 from headrace.runtime.messages import Aligned, Described, Logged, ToDriver, ToWorker
 from headrace.runtime.orders import NO_ORDERS
+from headrace.runtime.ownership import dealt, owned
 from headrace.runtime.plan import Description, JobPlan, Ticket
 from headrace.runtime.subtask import Subtask
-from headrace.runtime.tables import dealt, owned
 from headrace.runtime.wire.channelmeter import Stamp
 from headrace.runtime.wire.edges import EdgeWriter
 from headrace.runtime.wire.frames import Frame, decode

@@ -37,6 +37,7 @@ from headrace.driver.protocol.upkeep import Upkeep
 from headrace.errors import ProtocolError
 from headrace.runtime.messages import Fenced, Go, Hello, Loaded, Planned
 from headrace.runtime.orders import NO_ORDERS, Orders
+from headrace.runtime.ownership import owners
 from headrace.runtime.plan import JobPlan
 from headrace.state.durable.garbage import collect
 from headrace.state.durable.manifest import Manifest, SliceVersion
@@ -112,7 +113,7 @@ def test_a_stage_with_fewer_subtasks_than_were_ordered_has_as_many_groups_as_it_
     for place in ((0, 0), (1, 0), (1, 1)):
         members.join(f"{place}".encode(), hello(*place))
     members.plan_all(Attempt(1, 1), None, 0, orders)
-    assert [members.owners(stage) for stage in (0, 1)] == [(0,), (0, 1)]
+    assert [owners(table) for table in members.tables] == [(0,), (0, 1)]
 
 
 def test_nothing_is_published_before_the_log_is_opened() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace as replace_field
 
 import pytest
 from driven import Driven, counting, kinds, logged_cuts, opened, ordered, sender, sent
@@ -42,6 +43,7 @@ from headrace.runtime.messages import (
     Planned,
 )
 from headrace.runtime.orders import NO_ORDERS
+from headrace.runtime.ownership import owners
 from headrace.runtime.plan import Ticket
 from headrace.state.durable.versionlog import CutEntry
 from headrace.tokens import Attempt, Token
@@ -57,7 +59,7 @@ ALL = tuple(range(Settings().slices))
 
 
 def owners_of(driven: Driven) -> list[tuple[int, ...]]:
-    return [driven.machine.members.owners(stage) for stage in range(2)]
+    return [owners(table) for table in driven.machine.members.tables]
 
 
 def test_a_new_log_is_opened_before_anything_else() -> None:
@@ -377,14 +379,15 @@ def test_the_job_goes_on_with_other_subtasks_from_the_next_query_on() -> None:
     assert driven.machine.cut is not None and driven.machine.cut.end, "all of one source"
 
 
-def test_a_batch_ends_early_only_for_a_keyed_step_that_gets_more_subtasks() -> None:
+def test_a_batch_ends_early_only_for_a_keyed_step_that_cannot_grow_at_a_cut() -> None:
     plan = counting(2)
     driven = Driven(plan)
     driven.tell(OrdersGiven(replace(NO_ORDERS, active={1: 1})))
     driven.run()
     assert owners_of(driven) == [(0, 1), (0,)]
+    driven.machine.moving = replace_field(driven.machine.moving, stages=frozenset())  # as with a memory bound
     for orders, grows in (({0: 1, 1: 1}, False), ({1: 1}, False), ({1: 2}, True), ({}, True)):
-        assert driven.machine.members.grows(replace(NO_ORDERS, active=orders)) == grows
+        assert driven.machine.members.grows(replace(NO_ORDERS, active=orders), frozenset()) == grows
     driven.tell(OrdersGiven(NO_ORDERS))
     driven.cut()
     assert driven.all(EndBatch) == [], "not so soon: each growth is a stop"

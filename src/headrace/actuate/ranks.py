@@ -13,8 +13,8 @@ import msgspec.structs
 
 from headrace.measure.report import ChannelId, Report, SubtaskId
 from headrace.runtime.orders import Orders
+from headrace.runtime.ownership import Table, owners
 from headrace.runtime.plan import JobPlan
-from headrace.runtime.tables import Table, owners
 
 
 @dataclass(frozen=True, slots=True)

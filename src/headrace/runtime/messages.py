@@ -17,9 +17,13 @@ from headrace.measure.backlog import Backlog
 from headrace.measure.flows import Flow
 from headrace.measure.report import Report, plain
 from headrace.runtime.orders import Orders
+from headrace.runtime.ownership import Table
 from headrace.runtime.plan import Description, Ticket
+from headrace.state.durable.manifest import SliceVersion
 from headrace.tokens import Attempt, Token
 
+FinalSlice = tuple[str, int, SliceVersion]
+"""A store, a slice, and what it is made of."""
 Place = tuple[int, int]
 """Stage and subtask index."""
 
@@ -81,6 +85,20 @@ class Described(_Message, frozen=True, tag="desc"):
     @property
     def token(self) -> Token:
         return self.description.token
+
+
+class Ready(_FromSubtask, frozen=True, tag="ready"):
+    """READY: a subtask has loaded the slices that it may be given, as of the version it was told to."""
+
+    attempt: Attempt
+    version: Token
+
+
+class Adopted(_FromSubtask, frozen=True, tag="adopted"):
+    """A subtask works on all slices that a cut gave to it; ``held_ms`` is for how long their records waited."""
+
+    token: Token
+    held_ms: float
 
 
 class Reported(_FromSubtask, frozen=True, tag="report"):
@@ -156,12 +174,13 @@ class CutOrdered(_Message, frozen=True, tag="cut"):
     """ORDER: sources are to make a cut between two polls. ``end``: they read no more after it, and the batch ends.
 
     ``at_us`` is when, by the driver's clock: who hears of it earlier waits, so that all make it at the same time and
-    receivers have little to hold.
+    receivers have little to hold. ``tables`` are those that hold after it, of the stages where they change.
     """
 
     token: Token
     end: bool
     at_us: int
+    tables: dict[int, Table]
 
 
 class GoOn(_Message, frozen=True, tag="goon"):
@@ -182,6 +201,22 @@ class Logged(_Message, frozen=True, tag="logged"):
     @property
     def attempt(self) -> Attempt:
         return self.token.by
+
+
+class Prepare(_Message, frozen=True, tag="prepare"):
+    """PREPARE: slices may be given to a subtask at a cut to come; it loads them as of a version, which is at ``entry``."""
+
+    attempt: Attempt
+    entry: int
+    version: Token
+    slices: tuple[int, ...]
+
+
+class Final(_Message, frozen=True, tag="final"):
+    """FINAL: the slices that a cut gave to a subtask, each store's as of that cut; a slice without state is left out."""
+
+    token: Token
+    slices: tuple[FinalSlice, ...]
 
 
 class Fenced(_Message, frozen=True, tag="fenced"):
@@ -210,8 +245,8 @@ class Ping(_Message, frozen=True, tag="ping"):
     """Only tests whether a worker can be reached."""
 
 
-ToDriver = Hello | Loaded | Aligned | Described | Reported | Failed | RowsShown | ClockAsked
-ToWorker = Planned | Go | CutOrdered | GoOn | Logged | Fenced | Ordered | ClockTold | Ping
+ToDriver = Hello | Loaded | Aligned | Described | Ready | Adopted | Reported | Failed | RowsShown | ClockAsked
+ToWorker = Planned | Go | CutOrdered | GoOn | Logged | Prepare | Final | Fenced | Ordered | ClockTold | Ping
 Turn = TypeVar("Turn", bound=Planned | Go | Logged)
 """What a subtask waits for before and after its work."""
 Reply = tuple[bytes, ToWorker]

@@ -13,7 +13,7 @@ from headrace.connect.sink import Staged
 from headrace.graph.nodes import Graph
 from headrace.graph.stages import Layout
 from headrace.runtime.orders import Orders
-from headrace.runtime.tables import Table
+from headrace.runtime.ownership import Table
 from headrace.state.durable.segments import StoredChange
 from headrace.tokens import Attempt, Token
 

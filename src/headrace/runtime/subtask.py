@@ -8,7 +8,7 @@ is the chunk writer's.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
 
@@ -17,8 +17,9 @@ from headrace.runtime.build import build_stage
 from headrace.runtime.clock import now_us
 from headrace.runtime.controlend import Control
 from headrace.runtime.cuts import Cuts
-from headrace.runtime.messages import CutOrdered, Fenced, GoOn, Logged, Ordered, ToWorker
+from headrace.runtime.messages import CutOrdered, Fenced, Final, GoOn, Logged, Ordered, Prepare, ToWorker
 from headrace.runtime.operators.sinks import DeadLetters
+from headrace.runtime.ownership import Table
 from headrace.runtime.plan import JobPlan, Ticket
 from headrace.runtime.reporting import Reporter
 from headrace.runtime.scheduling.scheduler import Scheduler
@@ -33,6 +34,8 @@ from headrace.tokens import Token
 _BUSY_ROWS_PER_TURN = 1_000_000
 _IDLE_WAIT_US = 50_000
 _LISTEN_EVERY_US = 20_000
+_HANDOVER_WAIT_US = 2_000
+"""While records wait for slices that are on their way."""
 
 
 class Subtask:
@@ -188,28 +191,33 @@ class Subtask:
             return not busy and self.exhausted
         return not busy or self._turn_rows >= _BUSY_ROWS_PER_TURN
 
-    def _due_cut(self) -> tuple[bool, int] | None:
-        """Whether the cut that can be made now ends the batch, and since when it is known; None if there is none."""
+    def _due_cut(self) -> tuple[bool, int, Mapping[int, Table]] | None:
+        """Whether the cut that can be made now ends the batch, since when it is known, and who owns what after it; None if
+        there is none.
+        """
         if not self.plan.eager:
-            return (True, now_us()) if self._input_over and not self._polling else None
+            return (True, now_us(), {}) if self._input_over and not self._polling else None
+        if self._cuts.waits:
+            return None
         if self.stage:
             mark = self._intake.alignment.agreed
-            return (mark.end, self._intake.marked_us) if mark is not None else None
+            return (mark.end, self._intake.marked_us, mark.tables) if mark is not None else None
         order = self._orders.due(now_us())
-        return (order.end, self._orders.at_us) if order is not None else None
+        return (order.end, self._orders.at_us, order.tables) if order is not None else None
 
-    def _cut(self, end: bool, began_us: int) -> Iterator[pa.RecordBatch]:
+    def _cut(self, end: bool, began_us: int, tables: Mapping[int, Table]) -> Iterator[pa.RecordBatch]:
         token = self._cuts.next
-        yield from self._cuts.make(end=end, began_us=began_us)
+        yield from self._cuts.make(end=end, began_us=began_us, tables=tables)
         self._orders.made(token, self._outlet.sent_bytes)
         if end:
-            self._ended, self.version = True, (token, self._ticket.mine)
+            self._ended, self.version = True, (token, self._cuts.mine)
             self._reporter.send(now_us(), exhausted=self.has_sources and self.exhausted)
 
     def _wait_s(self) -> float:
         now = now_us()
         due = [self._outlet.due_us(), *(operator.next_clock_us() for operator in self._operators.values())]
         idle_us = _IDLE_WAIT_US if self.stage else _LISTEN_EVERY_US  # orders come to sources
+        idle_us = _HANDOVER_WAIT_US if self._cuts.waits else idle_us
         waits = [idle_us, *(at_us - now for at_us in due if at_us is not None)]
         if self._orders.ordered is not None:
             waits.append(self._orders.at_us - now)
@@ -223,7 +231,7 @@ class Subtask:
             operator.on_clock(now)
         self._outlet.look(now, from_source=self.has_sources)
         self._cuts.look(now)
-        if now - self._listened_us > _LISTEN_EVERY_US:
+        if self._cuts.waits or now - self._listened_us > _LISTEN_EVERY_US:
             self._listened_us = now
             self._listen()
         ended = self.has_sources and self.exhausted and not self._told_end
@@ -248,6 +256,10 @@ class Subtask:
             case Logged(token=token):
                 self._orders.go_on(token)
                 self._cuts.handover.logged(token)
+            case Prepare(attempt=attempt) if attempt == self._ticket.attempt:
+                self._cuts.arrivals.prepare(message)
+            case Final(token=token) if token.by == self._ticket.attempt:
+                self._cuts.arrivals.final(message)
             case Fenced(why=why):
                 raise FencedError(why)
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from headrace.errors import CorruptionError
+from headrace.runtime.ownership import owners
 from headrace.runtime.sourceorders import SourceOrders
 from headrace.runtime.wire.alignment import Alignment
 from simulated.job import source_state
@@ -74,7 +75,7 @@ def idle_senders_not_waited_for(patch: Patch) -> None:
         load(self, ticket)
         if self.stage and not self.dead:
             before = self.query.subtasks[self.stage - 1]
-            busy = set(self.query.driver.machine.members.owners(self.stage - 1))
+            busy = set(owners(self.query.driver.machine.members.tables[self.stage - 1]))
             self.alignment.begin(busy & set(range(len(before))))
 
     def ignoring(self: Any, sender: int, marked: Any) -> None:

@@ -9,9 +9,11 @@ import msgspec.structs
 
 from headrace.driver.hearing import Hearing
 from headrace.driver.protocol.cutting import CutPace, CutUnderWay
-from headrace.driver.protocol.events import Began, Instruction, NumberedCut, Send
+from headrace.driver.protocol.events import Began, Instruction, NumberedCut, Say, Send
 from headrace.driver.protocol.members import Members
+from headrace.driver.protocol.moving import Moving
 from headrace.runtime.messages import (
+    Adopted,
     Aligned,
     Described,
     Failed,
@@ -22,6 +24,8 @@ from headrace.runtime.messages import (
     Loaded,
     Logged,
     Ordered,
+    Place,
+    Ready,
     Reply,
     Reported,
     ToDriver,
@@ -32,6 +36,7 @@ from headrace.runtime.plan import JobPlan
 from headrace.tokens import Attempt, Token
 
 Phase = Literal["opening", "between", "joining", "loading", "running", "ended", "stopping", "over"]
+_CANCELLED = "{} slices could not be loaded in time by those who were to have them: they stay where they are"
 _SUPERSEDED = Fenced("a newer attempt has begun")
 
 
@@ -44,6 +49,7 @@ class Attempts:
     def __init__(self, plan: JobPlan) -> None:
         self.plan = plan
         self.phase: Phase = "opening"
+        self.moving = Moving.of(plan)
         self.members, self.hearing = Members(plan), Hearing(plan.layout, plan.settings.report_s)
         self.pace = CutPace(plan.settings.cut_every_s)
         self.base: NumberedCut | None = None
@@ -70,6 +76,10 @@ class Attempts:
                     return self._tell(self.members.senders(stage=0), GoOn(token))
             case Described():
                 return self._described(sender, message)
+            case Ready() if message.attempt == self.attempt:
+                self.moving.ready(message.place, message.version)
+            case Adopted():
+                return self._adopted(message)
             case Reported() if message.attempt != self.attempt or not self.members.has_place(message.place):
                 return self._supersede(sender)
             case Reported():
@@ -124,8 +134,18 @@ class Attempts:
             return self._supersede(sender)
         if self.cut is not None and token == self.cut.token:
             self.cut.descriptions.setdefault(place, described.description)
+            self.moving.describe(described.description)
             self.cut.aligned.add(place)
         return []
+
+    def _adopted(self, adopted: Adopted) -> list[Instruction]:
+        moves = self.moving.adopt(adopted.place, adopted.token)
+        if not moves:
+            return []
+        slices = f"{len(moves)} slice{'s' if len(moves) > 1 else ''}"
+        return [
+            Say("moved", f"{slices} changed hands at cut {adopted.token.cut}; records waited {adopted.held_ms:.0f} ms")
+        ]
 
     def _supersede(self, sender: bytes) -> list[Instruction]:
         """What was said belongs to another attempt. Who said it may be at work for this one by now, or about to say
@@ -133,6 +153,22 @@ class Attempts:
         """
         joining = self.phase not in ("loading", "running")
         return [] if joining or self.members.of(sender) is not None else self._tell([sender], _SUPERSEDED)
+
+    def _move(self, now_s: float) -> list[Instruction]:
+        """Slices that are to change hands: those of a stage that grows or shrinks, and what was asked for."""
+        assert self.attempt is not None
+        moving = self.moving
+        out: list[Instruction] = [
+            Say("hold", _CANCELLED.format(len(gone))) for gone in [moving.given_up(now_s)] if gone
+        ]
+        told: list[tuple[Place, ToWorker]] = [*moving.finals(self.base, now_s)]
+        if self.cut is None and not moving.moves:
+            for stage in moving.stages:
+                table = self.members.resized(stage, self.orders)
+                if table != self.members.tables[stage]:
+                    moving.want(stage, table)
+            told += moving.begin(self.members.tables, self.base, self.attempt, now_s)
+        return out + [Send(self.members.by_place[place].sender, message) for place, message in told]
 
     def give_orders(self, orders: Orders) -> list[Instruction]:
         """For subtasks that run, and those that begin later; a schedule once ordered stays until another is."""
@@ -143,6 +179,7 @@ class Attempts:
 
     def _new_attempt(self) -> Attempt:
         self._attempts += 1
+        self.moving.forget()
         self.attempt = Attempt(self.generation, self._attempts)
         return self.attempt
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from headrace.driver.protocol.audit import audit
 from headrace.runtime.messages import Place
+from headrace.runtime.ownership import Table
 from headrace.runtime.plan import Description
 from headrace.state.durable.manifest import Manifest, Rewrite, next_manifest
 from headrace.tokens import Token
@@ -22,7 +23,9 @@ _REPEAT_S = 1.0
 
 @dataclass(slots=True)
 class CutUnderWay:
-    """A cut that was ordered. ``logging``: all have described it, and its entry is being appended."""
+    """A cut that was ordered. ``logging``: all have described it, and its entry is being appended. ``tables`` hold after
+    it, where they are others than before.
+    """
 
     token: Token
     end: bool
@@ -30,6 +33,7 @@ class CutUnderWay:
     told_s: float
     aligned: set[Place] = field(default_factory=set)
     descriptions: dict[Place, Description] = field(default_factory=dict)
+    tables: dict[int, Table] = field(default_factory=dict)
     gone_on: bool = False
     logging: bool = False
 

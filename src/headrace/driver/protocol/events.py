@@ -12,6 +12,7 @@ from headrace.driver.status import State
 from headrace.errors import HeadraceError
 from headrace.runtime.messages import Hello, ToDriver, ToWorker
 from headrace.runtime.orders import Orders
+from headrace.runtime.ownership import Table
 from headrace.runtime.plan import Description, JobPlan
 from headrace.state.durable.manifest import Manifest, Rewrite
 from headrace.state.durable.versionlog import Entry
@@ -179,6 +180,15 @@ class RestartAsked:
 
 
 @dataclass(frozen=True, slots=True)
+class MovesAsked:
+    """Slices of a stage shall be where a table says, and ``why``."""
+
+    stage: int
+    table: Table
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class BatchEndAsked:
     """Spark's batch shall end at a cut and the next one follow."""
 
@@ -193,7 +203,7 @@ class Tick:
 Event = (
     LogRead | Appended | AppendFailed | EntryRead | NewestSeen | LogUnreadable | Published | PublishFailed | Rewritten
     | Collected | Heard | Lost | QueryEnded | LaidOut | OrdersGiven | ScheduleGiven | BatchBegins | BatchWorked | StopAsked
-    | RestartAsked | BatchEndAsked | Tick
+    | RestartAsked | MovesAsked | BatchEndAsked | Tick
 )  # fmt: skip
 
 

@@ -39,6 +39,7 @@ from headrace.driver.protocol.events import (
     LogRead,
     LogUnreadable,
     Lost,
+    MovesAsked,
     NumberedCut,
     OrdersGiven,
     Published,
@@ -52,16 +53,14 @@ from headrace.driver.protocol.events import (
     StopAsked,
     Tick,
 )
+from headrace.driver.protocol.moving import Moving
 from headrace.driver.protocol.publications import Publications
 from headrace.driver.protocol.querying import Querying
 from headrace.driver.protocol.retries import Retries
 from headrace.driver.protocol.upkeep import Upkeep
 from headrace.driver.status import State
 from headrace.errors import FencedError, HeadraceError
-from headrace.runtime.messages import (
-    CutOrdered,
-    Logged,
-)
+from headrace.runtime.messages import CutOrdered, Logged
 from headrace.runtime.plan import JobPlan
 from headrace.state.durable.manifest import Manifest
 from headrace.state.durable.versionlog import CutEntry, Opened
@@ -72,9 +71,7 @@ _LONGEST_BATCH_S = 23 * 3600.0
 _LEAD_US = 30_000
 """How long before a cut its order is sent: sources listen every 20 ms."""
 _UNFINISHED_S = 30.0
-"""How long the end of a run waits for its sinks, or its checkpoint; what they have not taken by then, the next start
-sees to.
-"""
+"""How long a run's end waits for its sinks, or its checkpoint; what they have not taken, the next start sees to."""
 _MIN_BATCH_S = 5.0
 """A keyed step that grows waits until its last batch has lasted so long: each growth is a stop."""
 _CROWDED = "sinks do not take their results; no further cut is made before they do"
@@ -133,7 +130,7 @@ class Machine(Querying):
                 return self.upkeep.on(event, now_s)
             case LaidOut(plan):
                 self.plan = self.members.plan = plan
-                self.members.tables = []
+                self.members.tables, self.moving = [], Moving.of(plan)
                 self.hearing.laid_out(plan.layout)
             case OrdersGiven(orders):
                 return self.give_orders(orders)
@@ -147,7 +144,10 @@ class Machine(Querying):
                 return self._change("query", why)
             case BatchEndAsked(why):
                 return self._change("batch", why)
-            case Tick():
+            case MovesAsked(stage, table, why) if stage in self.moving.stages:
+                self.moving.want(stage, table)
+                return [Say("move", why)]
+            case Tick() | MovesAsked():
                 pass
             case LogUnreadable(_, error) if error is not None:
                 self.log.give_up()
@@ -193,6 +193,9 @@ class Machine(Querying):
         self.base = NumberedCut(self.log.number, manifest)
         self.cut = self._manifest = None
         self.publications.add(self.base)
+        self.moving.see(list(cut.descriptions.values()))
+        for stage, table in cut.tables.items():
+            self.members.tables[stage] = table
         self.pace.logged(cut)
         self.logged_cuts += 1
         self.retries.progress(now_s)
@@ -259,7 +262,7 @@ class Machine(Querying):
             out += self._batch(waiting, now_s)
         match self.phase:
             case "running" if self.plan.eager:
-                out += self._order_cut(now_s)
+                out += self._move(now_s) + self._order_cut(now_s)
             case "ended":
                 out += self._after_end()
             case "joining" | "loading" if self.cut is None and (self.stopping or self._next == "query"):
@@ -280,7 +283,7 @@ class Machine(Querying):
         return self._finish("stopped") if self.phase == "opening" else self._leave()
 
     def _order_cut(self, now_s: float) -> list[Instruction]:
-        if self.cut is not None or self.log.busy or self.upkeep.collecting:
+        if self.cut is not None or self.log.busy or self.upkeep.collecting or self.moving.open:
             return []
         end = self._end_is_due(now_s)
         if not end and now_s < self.pace.due_s:
@@ -289,7 +292,8 @@ class Machine(Querying):
             return self._leave() if self.stopping else self._say_once(_CROWDED)
         self._waits = False
         self.cut = cut = CutUnderWay(self._next_cut(), end, now_s, now_s)
-        order = CutOrdered(cut.token, end, self._wall_us(now_s) + _LEAD_US)
+        cut.tables = {} if end else self.moving.take_tables(cut.token)
+        order = CutOrdered(cut.token, end, self._wall_us(now_s) + _LEAD_US, cut.tables)
         return self._tell(self.members.senders(stage=0), order)
 
     def _wall_us(self, now_s: float) -> int:
@@ -299,7 +303,7 @@ class Machine(Querying):
         """Whether the next cut is the last of its batch."""
         assert self.attempt is not None
         lasted_s = now_s - self._batch_s
-        if lasted_s >= _MIN_BATCH_S and self.members.grows(self.orders):
+        if lasted_s >= _MIN_BATCH_S and self.members.grows(self.orders, self.moving.stages):
             self._next = self._next or "batch"
         if lasted_s >= _LONGEST_BATCH_S:
             self._next = self._next or "query"
@@ -316,7 +320,7 @@ class Machine(Querying):
             missing = [
                 m.sender for place, m in self.members.by_place.items() if place[0] == 0 and place not in cut.aligned
             ]
-            return self._tell(missing, CutOrdered(cut.token, cut.end, 0))
+            return self._tell(missing, CutOrdered(cut.token, cut.end, 0, cut.tables))
         return []
 
     def _log_cut(self, cut: CutUnderWay, now_s: float) -> list[Instruction]:

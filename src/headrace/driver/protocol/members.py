@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from headrace.runtime.messages import Hello, Loaded, Place, Planned, Reply
 from headrace.runtime.orders import Orders
+from headrace.runtime.ownership import Table, dealt, levelled, owned, owners
 from headrace.runtime.plan import JobPlan, Ticket
-from headrace.runtime.tables import Table, dealt, levelled, owned, owners
 from headrace.tokens import Attempt, Token
 
 
@@ -90,16 +90,21 @@ class Members:
         """Whether a stage's slices are those of keys."""
         return any(edge.keyed for edge in self.plan.layout.border(stage))
 
-    def owners(self, stage: int) -> tuple[int, ...]:
-        """The subtasks that own slices of a stage in the running attempt; none before there was one."""
-        return owners(self.tables[stage]) if self.tables else ()
-
-    def grows(self, orders: Orders) -> bool:
-        """Whether a keyed stage waits for the next attempt to get more subtasks."""
+    def grows(self, orders: Orders, moving: frozenset[int]) -> bool:
+        """Whether a keyed stage, whose slices cannot move, waits for the next attempt to get more subtasks."""
         return any(
-            self.keyed(stage) and self.active(stage, orders) > len(owners(table))
+            self.keyed(stage) and stage not in moving and self.active(stage, orders) > len(owners(table))
             for stage, table in enumerate(self.tables)
         )
+
+    def resized(self, stage: int, orders: Orders) -> Table:
+        """A stage's table for as many subtasks as are ordered; those that own slices stay as far as they can."""
+        n, table = self.active(stage, orders), self.tables[stage]
+        busy = owners(table)
+        if len(busy) == n:
+            return table
+        idle = [index for index in range(self.plan.layout.stages[stage].subtasks) if index not in busy]
+        return levelled(table, sorted([*busy, *idle][:n]))
 
     def _assign(self, stage: int, base: Token | None, orders: Orders) -> Table:
         """Who owns what: who holds it in memory, as far as loads stay level."""

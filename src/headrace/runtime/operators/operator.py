@@ -182,6 +182,14 @@ class Operator:
     def restored(self, slices: list[int]) -> None:
         """The slices assigned to this subtask have been loaded."""
 
+    def give_away(self, slices: frozenset[int]) -> None:
+        """Right after a cut that gave slices to another subtask."""
+        for store in self.stores().values():
+            store.give_away(slices)
+
+    def adopted(self, slices: frozenset[int]) -> None:
+        """Slices that a cut gave to this subtask have been loaded, beside those that it had."""
+
     def close(self) -> None:
         """The subtask will not work again: leave nothing open, and nothing on disk that is not the checkpoint's."""
 

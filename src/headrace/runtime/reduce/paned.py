@@ -71,6 +71,21 @@ class PanedReduce(PaneReduce):
         if self.forms is not None and len(self._rest) > len(self.table):
             self.forms.paned = False
 
+    def give_away(self, slices: frozenset[int]) -> None:
+        super().give_away(slices)
+        self._held = [slice for slice in self._held if slice not in slices]
+        self._forget_merged()
+
+    def adopted(self, slices: frozenset[int]) -> None:
+        self._held = sorted({*self._held, *slices})
+        marks = [closed for _, _, closed in self._marks.all_of("closed")]
+        self._closed_us = max([self._closed_us, *marks])
+        self._forget_merged()
+
+    def _forget_merged(self) -> None:
+        if self._sliding is not None:
+            self._sliding.forget()
+
     @property
     def choice(self) -> Choice | None:
         """The form of the states and why, or under a memory bound their hash engine."""

@@ -13,7 +13,7 @@ from headrace.graph.stages import Edge
 from headrace.graph.windowing import NEVER_US, TimeWindow
 from headrace.runtime.batch import Batch, concat, to_wire
 from headrace.runtime.clock import now_us
-from headrace.runtime.tables import Table
+from headrace.runtime.ownership import Table
 from headrace.runtime.wire.channelmeter import Stamp
 from headrace.runtime.wire.frames import Frame, Kind, sender_id
 from headrace.state.grouping import Rows

@@ -72,7 +72,11 @@ class Store(Protocol):
         ...
 
     def load(self, slice: int, image: pa.RecordBatch, digest: Digest) -> None:
-        """Take over a slice's rows (identity columns last) as of ``digest``."""
+        """Take over a slice's rows (identity columns last) as of ``digest``; others may be at work here already."""
+        ...
+
+    def give_away(self, slices: frozenset[int]) -> None:
+        """Forget slices that are another subtask's from now on: right after ``swap``, and nothing is told of it."""
         ...
 
 

@@ -183,6 +183,9 @@ class DiskRows:
         self._next = max(self._next, int(image.column(ID_COLUMNS[1]).to_numpy().max()) + 1)
         self._add_pane_digests(slice, image.column(PANE).to_numpy(), stamps_of(image))
 
+    def give_away(self, slices: frozenset[int]) -> None:
+        raise StateError("rows on disk are not kept by slice: steps with a memory bound change hands at a restart only")
+
     def close(self) -> None:
         """Remove the files, and the process's own directory with the last of them."""
         # These lead back to the table that owns this, whose memory is needed at once, not when cycles are collected.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.state.durable.changes import (
     ID_BYTES,
@@ -99,6 +100,14 @@ class RowStore:
     def dirty_bytes(self) -> int:
         new_bytes = int(sum(batch.nbytes for batch in self._new))
         return new_bytes + ID_BYTES * int(sum(batch.num_rows for batch in self._graves))
+
+    def give_away(self, slices: frozenset[int]) -> None:
+        gone = pa.array(sorted(slices), pa.uint16())
+        for pane, batches in list(self._batches.items()):
+            kept = [batch.filter(pc.invert(pc.is_in(batch.column(SLICE), gone))) for batch in batches]
+            self._batches[pane] = [batch for batch in kept if batch.num_rows]
+            if not self._batches[pane]:
+                del self._batches[pane]
 
     def load(self, slice: int, image: pa.RecordBatch, digest: Digest) -> None:
         self._digests[slice] = digest

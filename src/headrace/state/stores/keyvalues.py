@@ -148,6 +148,22 @@ class KeyedStore:
             if sub != _NO_SUB:
                 self._subs.setdefault((name, key), {})[sub] = None
 
+    def give_away(self, slices: frozenset[int]) -> None:
+        keys = list({flat[1]: None for flat in self._entries})
+        gone = {key for key, slice in zip(keys, self._slices_of_packed(keys)) if slice in slices}
+        for flat in [flat for flat in self._entries if flat[1] in gone]:
+            del self._entries[flat]
+        for name_key in [name_key for name_key in self._subs if name_key[1] in gone]:
+            del self._subs[name_key]
+
+    def all_in(self, name: str, slices: frozenset[int]) -> Iterator[tuple[Key, Any, Any]]:
+        """Like ``all_of``, of some slices only."""
+        found = [(key, sub, value) for (entry, key, sub), (value, _) in self._entries.items() if entry == name]
+        of = self._slices_of_packed([key for key, _, _ in found])
+        for (key, sub, value), slice in zip(found, of):
+            if slice in slices:
+                yield unpack(key), unpack(sub), unpack(value)
+
     def _flat(self, name: str, key: Key, sub: Any) -> Flat:
         return name, self._packed(key), _NO_SUB if sub is None else pack(sub)
 
@@ -180,8 +196,11 @@ class KeyedStore:
 
     def _slices(self, entries: list[tuple[Flat, Entry]]) -> npt.NDArray[np.uint16]:
         keys = list({flat[1]: None for flat, _ in entries})
-        slice_of = dict(zip(keys, self._slices_of([unpack(key) for key in keys]))) if keys else {}
+        slice_of = dict(zip(keys, self._slices_of_packed(keys)))
         return np.array([slice_of[flat[1]] for flat, _ in entries], np.uint16)
+
+    def _slices_of_packed(self, keys: list[bytes]) -> list[int]:
+        return self._slices_of([unpack(key) for key in keys]) if keys else []
 
     def _check_unset_mutations(self) -> None:
         """Debug mode: a value that was read, changed in place and not set would be lost."""

@@ -285,8 +285,21 @@ class GroupTable:
             self.overflow(self.export(admission.evicted))
             self.release(admission.evicted)
 
+    def rows_of_slices(self, slices: frozenset[int]) -> Rows:
+        """The rows of some slices, right after they were stored or loaded."""
+        return self._tracking.rows_of(slices)
+
+    def give_away(self, slices: frozenset[int]) -> None:
+        rows = self.rows_of_slices(slices)
+        self._tracking.forget(rows)
+        self._reset(rows)
+        self.index.drop(rows)
+
     def _wipe(self, rows: Rows) -> None:
         self._tracking.bury(rows, self._identity)
+        self._reset(rows)
+
+    def _reset(self, rows: Rows) -> None:
         for accumulator in self._accumulators:
             accumulator.reset(rows)
         for column in self.extras.values():

@@ -138,6 +138,17 @@ class Tracking:
             changes.append(Change(slice, puts.slice(start, end - start), deletes, parent, digest))
         return changes
 
+    def rows_of(self, slices: frozenset[int]) -> Rows:
+        """The stored rows of some slices, ascending."""
+        wanted = np.zeros(self._slices, bool)
+        wanted[list(slices)] = True
+        return np.flatnonzero(wanted[self._slice] & self._stored)
+
+    def forget(self, rows: Rows) -> None:
+        """Rows are about to be dropped, and are another's to tell of."""
+        self.dirty[rows] = self._stored[rows] = False
+        self._stamps[rows] = 0
+
     def loaded(self, slice: int, digest: Digest, rows: Rows, stamps: Stamps) -> None:
         """Rows of a slice are just what is stored."""
         self._digests[slice], self._slice[rows] = digest, slice
