@@ -70,6 +70,12 @@ class Aligned(_FromSubtask, frozen=True, tag="aligned"):
     token: Token
 
 
+class Ready(_FromSubtask, frozen=True, tag="ready"):
+    """READY: a subtask that was asked would come to a cut soon, for little is queued before it."""
+
+    token: Token
+
+
 class Described(_Message, frozen=True, tag="desc"):
     """DESC: a subtask's part of a cut is durable."""
 
@@ -153,6 +159,12 @@ class Go(_Message, frozen=True, tag="go"):
     attempt: Attempt
 
 
+class CutAsked(_Message, frozen=True, tag="ask"):
+    """ASK: a cut is due; whoever has a short queue, or gets one, is to say READY."""
+
+    token: Token
+
+
 class CutOrdered(_Message, frozen=True, tag="cut"):
     """ORDER: sources are to make a cut between two polls. ``end``: they read no more after it, and the batch ends.
 
@@ -211,8 +223,8 @@ class Ping(_Message, frozen=True, tag="ping"):
     """Only tests whether a worker can be reached."""
 
 
-ToDriver = Hello | Loaded | Aligned | Described | Reported | Failed | RowsShown | ClockAsked
-ToWorker = Planned | Go | CutOrdered | GoOn | Logged | Fenced | Ordered | ClockTold | Ping
+ToDriver = Hello | Loaded | Ready | Aligned | Described | Reported | Failed | RowsShown | ClockAsked
+ToWorker = Planned | Go | CutAsked | CutOrdered | GoOn | Logged | Fenced | Ordered | ClockTold | Ping
 Turn = TypeVar("Turn", bound=Planned | Go | Logged)
 """What a subtask waits for before and after its work."""
 Reply = tuple[bytes, ToWorker]

@@ -17,9 +17,10 @@ from headrace.runtime.build import build_stage
 from headrace.runtime.clock import now_us
 from headrace.runtime.controlend import Control
 from headrace.runtime.cuts import Cuts
-from headrace.runtime.messages import CutOrdered, Fenced, GoOn, Logged, Ordered, ToWorker
+from headrace.runtime.messages import CutAsked, CutOrdered, Fenced, GoOn, Logged, Ordered, Ready, ToWorker
 from headrace.runtime.operators.sinks import DeadLetters
 from headrace.runtime.plan import JobPlan, Ticket
+from headrace.runtime.readiness import Readiness
 from headrace.runtime.reporting import Reporter
 from headrace.runtime.scheduling.scheduler import Scheduler
 from headrace.runtime.sourceorders import SourceOrders
@@ -65,8 +66,8 @@ class Subtask:
 
     def begin(self, index: int, ticket: Ticket, control: Control) -> None:
         """Take part in an attempt: load the slices of its base, unless they are in memory already."""
-        self._ticket, self._control = ticket, control
-        self._orders = SourceOrders(ticket.first)
+        self._index, self._ticket, self._control = index, ticket, control
+        self._orders, self._readiness = SourceOrders(ticket.first), Readiness()
         self._told_end = self._input_over = self._ended = False
         self._polling, self._turn_rows = self.has_sources, 0
         self._stamp.offset_us = control.offset_us()
@@ -144,6 +145,7 @@ class Subtask:
             if not self._scheduler.queued:
                 return
         item = inbox.get(wait_s)
+        self._readiness.took(item.queued_us if isinstance(item, Row) else None, now_us())
         while isinstance(item, Row):
             self._intake.take(item)
             inbox.done(item)  # also of one that is held: the mark that is missing may be behind it
@@ -226,6 +228,9 @@ class Subtask:
         if now - self._listened_us > _LISTEN_EVERY_US:
             self._listened_us = now
             self._listen()
+        waiting, held = self._scheduler.waiting, bool(self._intake.alignment.held)
+        if (token := self._readiness.answer(now, waiting=waiting, held=held)) is not None:
+            self._control.tell(Ready(self.stage, self._index, token))
         ended = self.has_sources and self.exhausted and not self._told_end
         if ended or self._reporter.due(now):
             self._told_end = self._told_end or ended
@@ -241,6 +246,8 @@ class Subtask:
             case Ordered(attempt=attempt, orders=orders) if attempt == self._ticket.attempt:
                 self._outlet.obey(orders)
                 self._scheduler.obey(orders)
+            case CutAsked(token=token):
+                self._readiness.ask(token)
             case CutOrdered():
                 self._orders.order(message, now_us(), self._stamp.offset_us)
             case GoOn(token=token):

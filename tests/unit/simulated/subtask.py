@@ -14,6 +14,7 @@ from headrace.measure.backlog import Backlog
 from headrace.measure.report import Report
 from headrace.runtime.messages import (
     Aligned,
+    CutAsked,
     CutOrdered,
     Described,
     Failed,
@@ -25,6 +26,7 @@ from headrace.runtime.messages import (
     Loaded,
     Logged,
     Planned,
+    Ready,
     Reported,
     ToDriver,
     ToWorker,
@@ -114,6 +116,8 @@ class Subtask(Flow):
                 self._listen()
             case _ if self.state in ("joining", "loading", "ready", "done"):
                 self.process.early.append(message)
+            case CutAsked(token=token) if self.state == "running":
+                self.turns.push(self.answer, token)
             case CutOrdered() if self.state == "running":
                 self.orders.order(message, 0, 0)
                 self.turns.push(self.turn)
@@ -185,6 +189,15 @@ class Subtask(Flow):
             return
         if not self.turns.items:
             self.world.after(0.8 * self.world.random(), self.again)
+
+    def answer(self, token: Token) -> None:
+        """Who has something queued or held says READY later."""
+        if self.state != "running" or token != self.next:
+            return
+        if self.queue or self.alignment.held:
+            self.world.after(0.4 * self.world.random(), self.turns.push, self.answer, token)
+        else:
+            self.tell(Ready(self.stage, self.index, token))
 
     def again(self) -> None:
         if not self.turns.items:

@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec.structs
 
 from headrace.driver.hearing import Hearing
+from headrace.driver.protocol.asking import Asking
 from headrace.driver.protocol.cutting import CutPace, CutUnderWay
 from headrace.driver.protocol.events import Began, Instruction, NumberedCut, Send
 from headrace.driver.protocol.members import Members
@@ -22,6 +23,7 @@ from headrace.runtime.messages import (
     Loaded,
     Logged,
     Ordered,
+    Ready,
     Reply,
     Reported,
     ToDriver,
@@ -45,7 +47,7 @@ class Attempts:
         self.plan = plan
         self.phase: Phase = "opening"
         self.members, self.hearing = Members(plan), Hearing(plan.layout, plan.settings.report_s)
-        self.pace = CutPace(plan.settings.cut_every_s)
+        self.pace, self.asking = CutPace(plan.settings.cut_every_s), Asking(plan.settings.cut_every_s)
         self.base: NumberedCut | None = None
         self.attempt: Attempt | None = None
         self.cut: CutUnderWay | None = None
@@ -63,6 +65,8 @@ class Attempts:
                 return self._hello(sender, message, now_s)
             case Loaded():
                 return self._loaded(sender, message, now_s)
+            case Ready():
+                self.asking.answered(message.token, message.place)
             case Aligned(token=token) if self.cut is not None and token == self.cut.token:
                 self.cut.aligned.add(message.place)
                 if len(self.cut.aligned) == len(self.members.by_place) and not self.cut.gone_on:
