@@ -175,10 +175,11 @@ class Subtask:
 
     def _poll(self) -> bool:
         """Read from the sources; whether there is more at once."""
-        rows = self._scheduler.poll_rows(self.plan.settings.poll_rows)
+        eager, wanted = self.plan.eager, self.plan.settings.poll_rows
+        rows = self._scheduler.poll_rows(min(wanted, self._sources.size.rows) if eager else wanted)
         if not rows:
             return False
-        eager, read = self.plan.eager, self._sources.poll(rows)
+        read = self._sources.poll(rows)
         self._turn_rows += rows if read else 0
         if not eager and self._turn_over(read > 0):
             self._polling = False
