@@ -53,6 +53,13 @@ def asking_without_end(patch: Patch) -> None:
     patch.setattr(Asking, "over", lambda self, due_s, everyone, now_s: self.ready.issuperset(everyone))
 
 
+@mutation(
+    "25: a cut of which nothing comes ends the attempt", faults=replace(CALM, chaos=0.01, only=("hang for good",))
+)
+def silence_without_end(patch: Patch) -> None:
+    patch.setattr(CutUnderWay, "pass_time", lambda self, now_s: None)
+
+
 @mutation("19: no OPEN", faults=STALLS)
 def drivers_that_do_not_open(patch: Patch) -> None:
     def log_read(self: Any, read: Any) -> list[Any]:

@@ -68,7 +68,7 @@ class Attempts:
             case Ready():
                 self.asking.answered(message.token, message.place)
             case Aligned(token=token) if self.cut is not None and token == self.cut.token:
-                self.cut.aligned.add(message.place)
+                self.cut.align(message.place)
                 if len(self.cut.aligned) == len(self.members.by_place) and not self.cut.gone_on:
                     self.cut.gone_on = True
                     return self._tell(self.members.senders(stage=0), GoOn(token))
@@ -78,6 +78,8 @@ class Attempts:
                 return self._supersede(sender)
             case Reported():
                 self.hearing.take(message)
+                if self.cut is not None:
+                    self.cut.worked(message)
             case Failed() if message.query == self.query:
                 self._failures.append(message)
         return []
@@ -127,8 +129,7 @@ class Attempts:
         if token.by != self.attempt or member is None or member.sender != sender:
             return self._supersede(sender)
         if self.cut is not None and token == self.cut.token:
-            self.cut.descriptions.setdefault(place, described.description)
-            self.cut.aligned.add(place)
+            self.cut.describe(place, described.description)
         return []
 
     def _supersede(self, sender: bytes) -> list[Instruction]:

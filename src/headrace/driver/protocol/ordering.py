@@ -10,8 +10,8 @@ from headrace.driver.protocol.events import Instruction, Say
 from headrace.driver.protocol.publications import Publications
 from headrace.driver.protocol.querying import Querying
 from headrace.driver.protocol.upkeep import Upkeep
-from headrace.errors import HeadraceError
-from headrace.runtime.messages import CutAsked, CutOrdered
+from headrace.errors import ChannelError, HeadraceError
+from headrace.runtime.messages import CutAsked, CutOrdered, Failed
 from headrace.runtime.plan import JobPlan
 from headrace.state.durable.manifest import Manifest
 from headrace.state.durable.versionlog import CutEntry
@@ -22,6 +22,8 @@ _LEAD_US = 30_000
 """How long before a cut its order is sent: sources listen every 20 ms."""
 _MIN_BATCH_S = 5.0
 """A keyed step that grows waits until its last batch has lasted so long: each growth is a stop."""
+_SILENT_LEASES = 24
+"""For so many leases nothing may come of an ordered cut: a single call of a step can take minutes."""
 CROWDED = "sinks do not take their results; no further cut is made before they do"
 
 
@@ -80,12 +82,26 @@ class Ordering(Querying):
         if not self.plan.eager:
             late = self._worked and now_s - cut.ordered_s > self.plan.settings.join_timeout_s
             return self._fail_protocol("not all subtasks described their work") if late else []
+        cut.pass_time(now_s)
+        if self.phase == "running" and cut.silent_s > _SILENT_LEASES * self.plan.settings.lease_s:
+            return self._end_silence(cut)
         if cut.repeat(now_s):
             missing = [
                 m.sender for place, m in self.members.by_place.items() if place[0] == 0 and place not in cut.aligned
             ]
             return self._tell(missing, CutOrdered(cut.token, cut.end, 0))
         return []
+
+    def _end_silence(self, cut: CutUnderWay) -> list[Instruction]:
+        """Somebody hangs although its channel lives: the attempt is over."""
+        missing = cut.missing(self.members.by_place)
+        indices = ", ".join(str(index) for _, index in missing)
+        why = (
+            f"cut {cut.token.cut} was not made: nothing came of it for {cut.silent_s:.0f} s; "
+            f"subtask {indices} of stage {missing[0][0]} did not answer"
+        )
+        self._failures.append(Failed(self.query, None, ChannelError.__name__, why, None))
+        return self._stop_query(tuple(self.members.by_place[place].hello for place in missing))
 
     def _log_cut(self, cut: CutUnderWay, now_s: float) -> list[Instruction]:
         """All have described it: audit, and append."""

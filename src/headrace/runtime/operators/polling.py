@@ -13,7 +13,7 @@ from headrace.runtime.operators.sources import SourceOperator
 _LOOK_AGAIN_US = 2_000
 """How soon a source is polled again that has nothing and cannot say when it will."""
 
-_FIRST_ROWS = 4_096
+_FIRST_ROWS = 512
 _LONGEST_POLL_US = 50_000
 """A cut is made between two polls, so what is asked for has to be read, and go through the steps behind, in that time."""
 _GROWTH = 4
