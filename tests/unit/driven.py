@@ -91,7 +91,21 @@ def sender(place: Place) -> bytes:
 
 def nothing_done(place: Place, token: Token) -> Description:
     return Description(
-        *place, token, (), {}, {}, {}, {}, {}, (), {}, exhausted=False, aligned_ms=1.0, written_ms=1.0, written_bytes=0
+        *place,
+        token,
+        (),
+        {},
+        {},
+        {},
+        {},
+        {},
+        (),
+        {},
+        exhausted=False,
+        aligned_ms=1.0,
+        written_ms=1.0,
+        written_bytes=0,
+        reached={},
     )
 
 

@@ -57,7 +57,7 @@ def test_a_worker_with_the_runs_key_is_answered() -> None:
         assert client.wait(Planned, 5, attempt=ATTEMPT) == Planned(TICKET)
         described = Described(
             Description(
-                1, 0, ATTEMPT.cut(3), (), {}, {0: {0: [1, 2]}}, {}, {0: {0: 3}}, {0: 9}, (), {}, False, 1.0, 2.0, 3
+                1, 0, ATTEMPT.cut(3), (), {}, {0: {0: [1, 2]}}, {}, {0: {0: 3}}, {0: 9}, (), {}, False, 1.0, 2.0, 3, {}
             )
         )
         client.tell(described)

@@ -426,3 +426,13 @@ def test_a_stop_ends_the_run_in_every_phase(when: str) -> None:
     assert driven.finish is not None and (driven.finish.state, driven.finish.error) == ("stopped", None)
     assert driven.published == sorted(n for n, entry in driven.log.items() if isinstance(entry, CutEntry))
     assert driven.later(10.0) == [], "over is over"
+
+
+# cuts.md rule 25: what was closed anywhere stays closed
+def test_a_version_has_how_far_edges_have_come_by_their_names() -> None:
+    driven = Driven(counting(2)).run()
+    driven.later(1.1)
+    token = driven.token
+    for place, reached in zip(driven.places, ({}, {}, {"s → n:0": 7}, {"s → n:0": 5})):
+        driven.describe(place, token, reached=reached)
+    assert driven.machine.base is not None and driven.machine.base.manifest.watermarks == {"s → n:0": 7}

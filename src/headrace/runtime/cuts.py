@@ -103,6 +103,7 @@ class Cuts:
             aligned_ms=(now - began_us) / 1e3,
             written_ms=0.0,
             written_bytes=0,
+            reached=self._intake.reached(),
         )
         self.next = self.next.by.cut(self.next.cut + 1)
         self._open_sinks()

@@ -27,7 +27,7 @@ from headrace.runtime.sourceorders import SourceOrders
 from headrace.runtime.wire.channelmeter import Stamp
 from headrace.runtime.wire.inbox import End, Inbox, Row
 from headrace.state.durable.changes import Store
-from headrace.state.durable.loading import load_slices
+from headrace.state.durable.loading import load_slices, read_manifest
 from headrace.state.durable.storage import LocalStorage, Storage
 from headrace.tokens import Token
 
@@ -84,6 +84,8 @@ class Subtask:
         """Work until the cut that ends the batch has been made; yields rows for the next stage. Then call ``settle``."""
         scheduler, busy, self._inbox = self._scheduler, self._polling, inbox
         scheduler.begin(inbox, self._outlet.orders)
+        with scheduler.directly():
+            self._intake.resume()
         while not self._ended:
             self._read(inbox, 0.0 if busy or scheduler.waiting else self._wait_s())
             busy = self._may_poll and self._poll()  # before the flush: what is due leaves with the buffer that is
@@ -136,6 +138,8 @@ class Subtask:
         }
         stores = {id: (store, held[step]) for id, (step, store) in self._stores.items()}
         load_slices(storage, ticket.entry, ticket.base, stores)
+        if ticket.base is not None:
+            self._intake.restore(read_manifest(storage, ticket.entry, ticket.base).watermarks)
         for name, operator in self._operators.items():
             operator.restored(held[name])
 

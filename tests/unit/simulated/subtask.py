@@ -302,7 +302,7 @@ class Subtask(Flow):
         stood = {EDGE + self.stage - 1: self.stood} if self.stage else {}
         watermarks = {EDGE: self.watermark} if self.stage else {}
         draft = Description(
-            self.stage, me, token, (), sent, consumed, put, stood, watermarks, (), {}, self.exhausted, 0.0, 0.0, 0
+            self.stage, me, token, (), sent, consumed, put, stood, watermarks, (), {}, self.exhausted, 0.0, 0.0, 0, {}
         )
         self.sent, self.consumed, self.put, self.stood, self.rows = [0] * SLICES, {}, 0, {}, []
         self.next = token.by.cut(token.cut + 1)
@@ -339,7 +339,7 @@ class Subtask(Flow):
         staged = [Staged(step, sinks.path(step, draft.token, self.index), len(rows)) for step in sinks.steps if rows]
         self.described = Description(
             draft.stage, draft.index, draft.token, changes, draft.sent, draft.consumed, draft.put, draft.stood,
-            draft.watermarks, tuple(staged), {}, draft.exhausted, 0.0, 0.0, 0,
+            draft.watermarks, tuple(staged), {}, draft.exhausted, 0.0, 0.0, 0, {},
         )  # fmt: skip
         self.durable = True
         self._tell_again(self.described)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from headrace.driver.protocol.audit import audit
@@ -79,7 +79,7 @@ class CutUnderWay:
             [change for d in described for change in d.changes],
             [staged for d in described for staged in d.staged],
             rewrites,
-            watermarks={f"{d.stage}:{edge}": us for d in described for edge, us in d.watermarks.items()},
+            watermarks=furthest(d.reached for d in described),
             exhausted=self.end and all(d.exhausted for d in described if d.stage == 0),
             end=self.end,
             batch=batch,
@@ -92,6 +92,15 @@ class CutUnderWay:
             return False
         self.told_s = now_s
         return True
+
+
+def furthest(reached: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """How far edges have come, if subtasks have come differently far: what was closed anywhere stays closed."""
+    found: dict[str, int] = {}
+    for one in reached:
+        for name, watermark_us in one.items():
+            found[name] = max(found.get(name, watermark_us), watermark_us)
+    return found
 
 
 @dataclass(slots=True)

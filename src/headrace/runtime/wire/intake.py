@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from headrace.errors import ProtocolError
+from headrace.graph.windowing import NEVER_US
 from headrace.runtime.batch import Batch, from_wire, wire_schema
 from headrace.runtime.clock import now_us
 from headrace.runtime.operators.operator import Operator
@@ -57,6 +58,20 @@ class Intake:
         self.alignment.begin(senders)
         self._index, self._next, self._ended = index, first, {}
 
+    def restore(self, reached: Mapping[str, int]) -> None:
+        """How far the edges had come at the version that an attempt starts from, by name."""
+        for inbound in self._inbound.values():
+            inbound.reached_us = reached.get(inbound.name, NEVER_US)
+
+    def resume(self) -> None:
+        """Before anything is taken in: operators have come as far as they had at that version."""
+        for inbound in self._inbound.values():
+            inbound.resume()
+
+    def reached(self) -> dict[str, int]:
+        """How far the edges have ever come, by name."""
+        return {inbound.name: inbound.reached_us for inbound in self._inbound.values()}
+
     def take(self, row: Row) -> None:
         """Serve a row, or hold it if its sender is ahead of others at a cut."""
         held = self.alignment.held
@@ -96,7 +111,7 @@ class Intake:
                 continue
             if frame.kind is Kind.WATERMARK:
                 if self._plan.eager:
-                    inbound.operator.watermark(inbound.edge.port, inbound.lowest())
+                    inbound.advance()
                 continue
             inbound.operator.meter.arrived(row.queued_us)
             waiting, operator = self._waiting(inbound, frame, row.queued_us), inbound.operator
@@ -139,7 +154,7 @@ class Intake:
         """Tell an operator how far its inputs have come."""
         for inbound in self._inbound.values():
             if inbound.operator is operator:
-                operator.watermark(inbound.edge.port, inbound.lowest())
+                inbound.advance()
 
     def give_up(self) -> None:
         """Leave nothing on disk."""
