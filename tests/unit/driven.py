@@ -35,6 +35,8 @@ from headrace.driver.protocol.events import (
     ReadLog,
     Rewritten,
     Send,
+    Settle,
+    Settled,
     StopQuery,
     Tick,
 )
@@ -239,6 +241,8 @@ class Driven:
             case Publish(cut):
                 self.published.append(cut.number)
                 return Published(cut.number)
+            case Settle():
+                return Settled()
             case Compact():
                 return Rewritten(())
             case CollectGarbage():

@@ -93,6 +93,13 @@ class PublishFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class Settled:
+    """All that was published is visible, or not: it is tried again."""
+
+    trouble: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Rewritten:
     """Long chains of blocks have been written anew; nothing if that failed."""
 
@@ -191,9 +198,9 @@ class Tick:
 
 
 Event = (
-    LogRead | Appended | AppendFailed | EntryRead | NewestSeen | LogUnreadable | Published | PublishFailed | Rewritten
-    | Collected | Heard | Lost | QueryEnded | LaidOut | OrdersGiven | ScheduleGiven | BatchBegins | BatchWorked | StopAsked
-    | RestartAsked | BatchEndAsked | Tick
+    LogRead | Appended | AppendFailed | EntryRead | NewestSeen | LogUnreadable | Published | PublishFailed | Settled
+    | Rewritten | Collected | Heard | Lost | QueryEnded | LaidOut | OrdersGiven | ScheduleGiven | BatchBegins | BatchWorked
+    | StopAsked | RestartAsked | BatchEndAsked | Tick
 )  # fmt: skip
 
 
@@ -230,6 +237,11 @@ class Publish:
     """→ Published or PublishFailed."""
 
     cut: NumberedCut
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """The run is about to end: let sinks show what they still collect → Settled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,6 +342,6 @@ class Finish:
 
 
 Instruction = (
-    ReadLog | Append | ReadEntry | LookUp | Publish | Compact | CollectGarbage | Discard | Send | StartQuery | EndBatch
+    ReadLog | Append | ReadEntry | LookUp | Publish | Settle | Compact | CollectGarbage | Discard | Send | StartQuery | EndBatch
     | StopQuery | BatchAnswer | Say | Began | CutHappened | Finish
 )  # fmt: skip

@@ -49,6 +49,7 @@ from headrace.driver.protocol.events import (
     Rewritten,
     Say,
     ScheduleGiven,
+    Settled,
     StartQuery,
     StopAsked,
     Tick,
@@ -56,6 +57,7 @@ from headrace.driver.protocol.events import (
 from headrace.driver.protocol.ordering import CROWDED, Ordering
 from headrace.driver.protocol.publications import Publications
 from headrace.driver.protocol.retries import Retries
+from headrace.driver.protocol.settling import Settling
 from headrace.driver.status import State
 from headrace.errors import FencedError, HeadraceError
 from headrace.runtime.messages import Logged
@@ -78,7 +80,7 @@ class Machine(Ordering):
     ) -> None:
         super().__init__(plan, wall_s)
         self._opened, self._seconds = opened, seconds
-        self.retries = Retries(plan.settings.give_up_s)
+        self.retries, self.settling = Retries(plan.settings.give_up_s), Settling()
         self.logged_cuts = 0
         self.finished = False
         self._waiting_batch: BatchBegins | None = None
@@ -109,6 +111,8 @@ class Machine(Ordering):
                 return self._log_read(event) if self.log.take_read() else []
             case Published() | PublishFailed():
                 return self._publishing(event, now_s)
+            case Settled():
+                return self.settling.on(event, now_s)
             case Heard(sender, message):
                 return self.hear(sender, message, now_s)
             case Lost(sender):
@@ -297,9 +301,13 @@ class Machine(Ordering):
     def _begin_query(self, now_s: float) -> list[Instruction]:
         """Between two queries: the run is over, or the next one starts, from a log that nobody else has written to."""
         if self.finished or self.stopping:
-            if self.publications.waiting and now_s - self._quiet_s < _UNFINISHED_S:
-                return []
-            return self._finish("finished" if self.finished else "stopped")
+            if (self.publications.waiting or not self.settling.done) and now_s - self._quiet_s < _UNFINISHED_S:
+                return [] if self.publications.waiting else self.settling.due(now_s)
+            why = self.settling.trouble
+            left = Say(
+                "settle", f"a sink has not shown its last results, the next start will see to it: {why}", loud=True
+            )
+            return [*([left] if why is not None else []), *self._finish("finished" if self.finished else "stopped")]
         if now_s < self.retries.at_s or self.publications.crowded:
             return []
         if not self._looked:
