@@ -99,7 +99,7 @@ def test_an_attempt_runs_from_hello_to_go() -> None:
     assert driven.hello(COUNT) == [] and driven.machine.phase == "joining"
     planned = sent(driven.hello(SOURCE), Planned)
     ticket = Ticket(Attempt(1, 1), None, 0, 0, 1, (), NO_ORDERS)
-    assert planned == {sender(SOURCE): Planned(replace(ticket, places=(0,))), sender(COUNT): Planned(ticket)}
+    assert planned == {sender(SOURCE): Planned(1, replace(ticket, places=(0,))), sender(COUNT): Planned(1, ticket)}
     assert driven.hear(COUNT, Loaded(*COUNT, driven.attempt)) == []
     asked = driven.hear(SOURCE, Loaded(*SOURCE, driven.attempt))
     assert asked[0] == Began() and sent(asked, Go) == {sender(place): Go(Attempt(1, 1)) for place in driven.places}
@@ -111,7 +111,7 @@ def test_a_subtask_that_the_job_does_not_have_takes_no_part(stage: int, index: i
     driven = Driven()
     driven.hello(SOURCE)
     asked = driven.hear(SOURCE, Hello(stage, index, 1, 0, None, "here", 1, 2), by=b"x")
-    assert sent(asked, Fenced) == {b"x": Fenced(f"the job has no subtask {index} of stage {stage}")}
+    assert sent(asked, Fenced) == {b"x": Fenced(1, f"the job has no subtask {index} of stage {stage}")}
     assert len(sent(driven.hello(COUNT), Planned)) == 2, "the attempt goes on"
     driven.load()
     driven.report(SOURCE, stage=stage, index=index)
@@ -426,6 +426,19 @@ def test_a_stop_ends_the_run_in_every_phase(when: str) -> None:
     assert driven.finish is not None and (driven.finish.state, driven.finish.error) == ("stopped", None)
     assert driven.published == sorted(n for n, entry in driven.log.items() if isinstance(entry, CutEntry))
     assert driven.later(10.0) == [], "over is over"
+
+
+def test_who_is_superseded_is_told_by_the_number_of_its_own_query() -> None:
+    driven = Driven()
+    for query in (1, 2, 3):
+        driven.run()
+        driven.tell(RestartAsked(f"the end of query {query}"))
+        driven.describe_all()
+        driven.later(0.2)
+    driven.run()
+    for attempt, query in ((1, 1), (2, 2), (3, 3)):
+        asked = driven.hear(COUNT, Loaded(*COUNT, Attempt(1, attempt)), by=b"x")
+        assert sent(asked, Fenced) == {b"x": Fenced(query, "a newer attempt has begun")}
 
 
 # cuts.md rule 25: what was closed anywhere stays closed

@@ -144,8 +144,9 @@ class ClockAsked(_Message, frozen=True, tag="clock"):
 
 
 class Planned(_Message, frozen=True, tag="plan"):
-    """PLAN: a subtask's part in the attempt that begins."""
+    """PLAN: a subtask's part in the attempt that begins, for a worker of one query."""
 
+    query: int
     ticket: Ticket
 
     @property
@@ -198,8 +199,9 @@ class Logged(_Message, frozen=True, tag="logged"):
 
 
 class Fenced(_Message, frozen=True, tag="fenced"):
-    """FENCED: the subtask is no longer wanted, and should give up."""
+    """FENCED: the subtask of a query is no longer wanted, and should give up."""
 
+    query: int
     why: str
 
 

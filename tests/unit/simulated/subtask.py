@@ -66,7 +66,7 @@ class Process:
         self.subtask: Subtask | None = None
 
     def forget(self) -> None:
-        """As ``ChannelClient.forget``: what has come so far was for a task before; some may still be on its way."""
+        """As ``ChannelClient.begin``: what has come so far was for a task before; some may still be on its way."""
         self.early.clear()
         for _ in range(int((len(self.down.items) + 1) * self.world.random() ** 0.1)):
             self.down.items.popleft()
@@ -106,6 +106,8 @@ class Subtask(Flow):
 
     def receive(self, message: ToWorker) -> None:
         """What the driver says; what comes while something else is awaited is kept, as in ``ChannelClient.wait``."""
+        if self.is_for_another(message):
+            return
         match message:
             case Fenced(why=why):
                 self.fail("FencedError", why)
@@ -130,6 +132,10 @@ class Subtask(Flow):
                 if self.described is not None and self.described.token == token:
                     self.described = None
                     self._settle()
+
+    def is_for_another(self, message: ToWorker) -> bool:
+        """As in ``ChannelClient``: a task of another query was meant."""
+        return isinstance(message, (Planned, Fenced)) and message.query != self.query.number
 
     def load(self, ticket: Ticket) -> None:
         """Begin an attempt: from memory if it is just the version asked for, else from the log."""

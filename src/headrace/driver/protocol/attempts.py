@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Literal
 
@@ -34,13 +35,13 @@ from headrace.runtime.plan import JobPlan
 from headrace.tokens import Attempt, Token
 
 Phase = Literal["opening", "between", "joining", "loading", "running", "ended", "stopping", "over"]
-_SUPERSEDED = Fenced("a newer attempt has begun")
 
 
 class Attempts:
     """The half of the driver's machine that talks with subtasks.
 
-    ``base`` is the newest cut of the log, the version that attempts start from. ``cut`` is the one under way.
+    ``base`` is the newest cut of the log, the version that attempts start from. ``cut`` is the one under way. Of each query
+    the number is known that its first attempt would have.
     """
 
     def __init__(self, plan: JobPlan) -> None:
@@ -54,6 +55,7 @@ class Attempts:
         self.orders = NO_ORDERS
         self.generation = self.query = 0
         self._attempts = 0
+        self._first_attempts: list[int] = []
         self._hellos: dict[bytes, Hello] = {}
         self._failures: list[Failed] = []
         self._began_s: float | None = None
@@ -75,7 +77,7 @@ class Attempts:
             case Described():
                 return self._described(sender, message)
             case Reported() if message.attempt != self.attempt or not self.members.has_place(message.place):
-                return self._supersede(sender)
+                return self._supersede(sender, message.attempt)
             case Reported():
                 self.hearing.take(message)
                 if self.cut is not None:
@@ -86,9 +88,9 @@ class Attempts:
 
     def _hello(self, sender: bytes, hello: Hello, now_s: float) -> list[Instruction]:
         if hello.query != self.query or self.phase in ("between", "stopping"):
-            return self._tell([sender], Fenced("this worker belongs to a query that was replaced"))
+            return self._fence(sender, hello.query, "this worker belongs to a query that was replaced")
         if not self.members.has_place(hello.place):
-            return self._tell([sender], Fenced(f"the job has no subtask {hello.index} of stage {hello.stage}"))
+            return self._fence(sender, hello.query, f"the job has no subtask {hello.index} of stage {hello.stage}")
         self._hellos[sender] = hello
         if not self.plan.eager:
             return self._hello_stage_by_stage(sender, hello)
@@ -105,13 +107,13 @@ class Attempts:
 
     def _hello_stage_by_stage(self, sender: bytes, hello: Hello) -> list[Instruction]:
         if self.phase != "loading" or hello.batch != self.members.batch or self.attempt is None:
-            return self._tell([sender], Fenced(f"batch {hello.batch} is not running"))
+            return self._fence(sender, hello.query, f"batch {hello.batch} is not running")
         self.members.join(sender, hello)
         return self._sent([self.members.plan_one(hello.place, self.attempt, *self._from(), self.orders)])
 
     def _loaded(self, sender: bytes, loaded: Loaded, now_s: float) -> list[Instruction]:
         if loaded.attempt != self.attempt or not self.members.take_loaded(sender, loaded):
-            return self._supersede(sender)
+            return self._supersede(sender, loaded.attempt)
         if not self.plan.eager:
             return self._tell([sender], Go(loaded.attempt))
         if self.phase != "loading" or not self.members.all_loaded:
@@ -127,17 +129,23 @@ class Attempts:
             return self._tell([sender], Logged(token))  # a repeat: what is logged stays as it is
         member = self.members.by_place.get(place)
         if token.by != self.attempt or member is None or member.sender != sender:
-            return self._supersede(sender)
+            return self._supersede(sender, token.by)
         if self.cut is not None and token == self.cut.token:
             self.cut.describe(place, described.description)
         return []
 
-    def _supersede(self, sender: bytes) -> list[Instruction]:
+    def _supersede(self, sender: bytes, attempt: Attempt) -> list[Instruction]:
         """What was said belongs to another attempt. Who said it may be at work for this one by now, or about to say
         HELLO: processes and their channels are used again.
         """
-        joining = self.phase not in ("loading", "running")
-        return [] if joining or self.members.of(sender) is not None else self._tell([sender], _SUPERSEDED)
+        if self.phase not in ("loading", "running") or self.members.of(sender) is not None:
+            return []
+        query = bisect_right(self._first_attempts, attempt.number)
+        return self._fence(sender, query, "a newer attempt has begun")
+
+    def _fence(self, sender: bytes, query: int, why: str) -> list[Instruction]:
+        """Tell who works for a query to give up; who works for another by now does not hear it."""
+        return self._tell([sender], Fenced(query, why))
 
     def give_orders(self, orders: Orders) -> list[Instruction]:
         """For subtasks that run, and those that begin later; a schedule once ordered stays until another is."""

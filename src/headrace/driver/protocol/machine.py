@@ -291,7 +291,9 @@ class Machine(Ordering):
         self.phase, self._looked, self._leaving, self._quiet_s = "between", False, False, now_s
         if failure is None or (self.finished and not failure.final):
             return []
-        error = failure.error if self.stopping else self.retries.hopeless(failure, now_s)
+        error = self.retries.hopeless(failure, now_s)
+        if error is None and self.stopping:
+            return [Say("stopped", f"{failure.summary}; stopped as of the last cut", loud=True)]
         if error is not None:
             return [Say("failed", failure.summary, loud=True), *self._finish("failed", error)]
         wait_s = self.retries.again(now_s)
@@ -314,6 +316,7 @@ class Machine(Ordering):
             return self.log.look()
         self._looked = False
         self.query += 1
+        self._first_attempts.append(self._attempts + 1)
         self.phase = "joining"
         self.members.gather(-1)
         self._hellos.clear()

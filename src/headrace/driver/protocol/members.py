@@ -113,4 +113,5 @@ class Members:
         group = mine.index(index) if index in mine else None
         places = tuple(self.owners[stage + 1]) if stage + 1 < len(self.owners) else ()
         ticket = Ticket(attempt, base, entry, group, len(mine), places, orders)
-        return self.by_place[place].sender, Planned(ticket)
+        member = self.by_place[place]
+        return member.sender, Planned(member.hello.query, ticket)
