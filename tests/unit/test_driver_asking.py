@@ -47,6 +47,18 @@ def test_a_cut_is_put_off_for_three_intervals_at_most() -> None:
     assert ordered(driven.later(0.2)) == {sender((0, i)): (Token(1, 1, 1), False) for i in (0, 1)}
 
 
+@pytest.mark.parametrize(
+    ("commit", "recovery", "put_off_s"), [("1 s", "5 s", 1.5), ("5 s", "5 s", 0.0), ("1 s", "1 min", 2.0)]
+)
+def test_waiting_stays_within_what_a_failure_may_repeat(commit: str, recovery: str, put_off_s: float) -> None:
+    driven = Driven(counting(2, commit=commit, recovery=recovery)).run()
+    driven.busy = {(1, 0)}
+    driven.now_s = driven.machine.pace.due_s
+    while driven.machine.cut is None:
+        driven.later(0.05)
+    assert driven.now_s - driven.machine.pace.due_s == pytest.approx(put_off_s, abs=0.1)
+
+
 def test_patience_in_vain_is_halved_and_whole_again_after_an_answer() -> None:
     driven = busy((1, 0))
     put_off = []

@@ -10,23 +10,22 @@ from headrace.tokens import Token
 
 ASK_AHEAD_S = 0.06
 """How long before a cut is due all are asked: idle subtasks listen every 50 ms."""
-_PATIENCE = 2.0
-"""For so many intervals a cut that is due is put off at most."""
 
 
 @dataclass(slots=True)
 class Asking:
-    """Who has answered that its queue is short, since they were asked about the cut ``about``.
+    """Who has answered that its queue is short, since they were asked about the cut ``about``. One that is due is put off by
+    ``put_off_s`` at most.
 
     Nothing depends on the answers but when a cut is ordered: one that is lost, or does not come because a subtask hangs
     or cannot keep up, costs patience. Where it was in vain there is half as much for the next cut: a job that is always
     behind does not get fewer cuts for good.
     """
 
-    commit_s: float
+    put_off_s: float
     about: Token | None = None
     ready: set[Place] = field(default_factory=set)
-    _patience: float = _PATIENCE
+    _patience: float = 1.0
 
     def begin(self, token: Token) -> bool:
         """All are to be asked about the next cut; False if they have been."""
@@ -43,8 +42,8 @@ class Asking:
     def over(self, due_s: float, everyone: Collection[Place], now_s: float) -> bool:
         """Whether a cut that is due may be ordered, since all are ready or have been waited for."""
         if self.ready.issuperset(everyone):
-            self._patience = _PATIENCE
-        elif now_s < due_s + self._patience * self.commit_s:
+            self._patience = 1.0
+        elif now_s < due_s + self._patience * self.put_off_s:
             return False
         else:
             self._patience /= 2

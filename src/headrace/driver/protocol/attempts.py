@@ -48,7 +48,7 @@ class Attempts:
         self.plan = plan
         self.phase: Phase = "opening"
         self.members, self.hearing = Members(plan), Hearing(plan.layout, plan.settings.report_s)
-        self.pace, self.asking = CutPace(plan.settings.cut_every_s), Asking(plan.settings.cut_every_s)
+        self.pace, self.asking = CutPace(plan.settings.cut_every_s), Asking(plan.settings.put_off_s)
         self.base: NumberedCut | None = None
         self.attempt: Attempt | None = None
         self.cut: CutUnderWay | None = None
