@@ -222,9 +222,9 @@ def test_a_task_is_not_fenced_by_what_the_one_before_it_was_told(monkeypatch: py
         sender = senders.get(timeout=10)
         read, receive = [], client._receive
         monkeypatch.setattr(client, "_receive", lambda: read.append(receive()))
-        server.send(sender, Fenced("this worker belongs to a query that was replaced"))
+        server.send(sender, Fenced(0, "this worker belongs to a query that was replaced"))
         while not any(isinstance(message, Fenced) for message in read):  # there are pings too
-            client.forget()
+            client.begin(1)
         monkeypatch.undo()
         server.send(sender, Go(Attempt(1, 1)))
         assert client.wait(Go, 10).attempt == Attempt(1, 1)

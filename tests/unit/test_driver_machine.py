@@ -112,7 +112,7 @@ def test_an_attempt_runs_from_hello_to_go() -> None:
     planned = sent(driven.hello(SOURCE), Planned)
     ticket = Ticket(Attempt(1, 1), None, 0, ALL, (), NO_ORDERS)
     source = replace(ticket, mine=(0, 1, 2), table=(0,) * len(ALL))
-    assert planned == {sender(SOURCE): Planned(source), sender(COUNT): Planned(ticket)}
+    assert planned == {sender(SOURCE): Planned(1, source), sender(COUNT): Planned(1, ticket)}
     assert driven.hear(COUNT, Loaded(*COUNT, driven.attempt)) == []
     asked = driven.hear(SOURCE, Loaded(*SOURCE, driven.attempt))
     assert asked[0] == Began() and sent(asked, Go) == {sender(place): Go(Attempt(1, 1)) for place in driven.places}
@@ -124,7 +124,7 @@ def test_a_subtask_that_the_job_does_not_have_takes_no_part(stage: int, index: i
     driven = Driven()
     driven.hello(SOURCE)
     asked = driven.hear(SOURCE, Hello(stage, index, 1, 0, None, "here", 1, 2), by=b"x")
-    assert sent(asked, Fenced) == {b"x": Fenced(f"the job has no subtask {index} of stage {stage}")}
+    assert sent(asked, Fenced) == {b"x": Fenced(1, f"the job has no subtask {index} of stage {stage}")}
     assert len(sent(driven.hello(COUNT), Planned)) == 2, "the attempt goes on"
     driven.load()
     driven.report(SOURCE, stage=stage, index=index)
@@ -442,3 +442,26 @@ def test_a_stop_ends_the_run_in_every_phase(when: str) -> None:
     assert driven.finish is not None and (driven.finish.state, driven.finish.error) == ("stopped", None)
     assert driven.published == sorted(n for n, entry in driven.log.items() if isinstance(entry, CutEntry))
     assert driven.later(10.0) == [], "over is over"
+
+
+def test_who_is_superseded_is_told_by_the_number_of_its_own_query() -> None:
+    driven = Driven()
+    for query in (1, 2, 3):
+        driven.run()
+        driven.tell(RestartAsked(f"the end of query {query}"))
+        driven.describe_all()
+        driven.later(0.2)
+    driven.run()
+    for attempt, query in ((1, 1), (2, 2), (3, 3)):
+        asked = driven.hear(COUNT, Loaded(*COUNT, Attempt(1, attempt)), by=b"x")
+        assert sent(asked, Fenced) == {b"x": Fenced(query, "a newer attempt has begun")}
+
+
+# cuts.md rule 25: what was closed anywhere stays closed
+def test_a_version_has_how_far_edges_have_come_by_their_names() -> None:
+    driven = Driven(counting(2)).run()
+    driven.later(1.1)
+    token = driven.token
+    for place, reached in zip(driven.places, ({}, {}, {"s → n:0": 7}, {"s → n:0": 5})):
+        driven.describe(place, token, reached=reached)
+    assert driven.machine.base is not None and driven.machine.base.manifest.watermarks == {"s → n:0": 7}

@@ -130,7 +130,7 @@ def test_marks_that_cannot_be_are_refused(tmp_path: Path, wrong: Any, words: str
 def test_a_fenced_subtask_gives_up(tmp_path: Path) -> None:
     plan = counting(tmp_path)
     with Working(plan, 1) as working:
-        working.driver.give(Fenced("a newer attempt has begun"))
+        working.driver.give(Fenced(1, "a newer attempt has begun"))
         assert isinstance(working.fails(), FencedError)
 
 

@@ -35,6 +35,8 @@ from headrace.driver.protocol.events import (
     ReadEntry,
     ReadLog,
     Rewritten,
+    Settle,
+    Settled,
 )
 from headrace.driver.publishing import discard_unlogged, publish, settle
 from headrace.errors import CorruptionError, HeadraceError, StateError
@@ -49,7 +51,7 @@ _log = logging.getLogger("headrace")
 _UPKEEP_NICE = 10
 _POOLS = {
     ReadLog: "log", LookUp: "log", ReadEntry: "log", Append: "log",
-    Publish: "publish", Discard: "publish",
+    Publish: "publish", Settle: "publish", Discard: "publish",
     Compact: "upkeep", CollectGarbage: "upkeep",
 }  # fmt: skip
 
@@ -73,6 +75,8 @@ class Deeds:
                 return self._on_log(instruction)
             case Publish(cut):
                 return self._publish(cut)
+            case Settle():
+                return self._settle()
             case Discard():
                 return self._discard(instruction)
             case Compact():
@@ -121,6 +125,13 @@ class Deeds:
         except Exception as error:  # a sink is anybody's code; whatever it raises, it is asked again
             return PublishFailed(cut.number, translated(error), final=isinstance(error, CorruptionError))
         return Published(cut.number)
+
+    def _settle(self) -> Event:
+        try:
+            settle(self.plan)
+        except Exception as error:  # a sink is anybody's code; whatever it raises, it is asked again
+            return Settled(str(translated(error)))
+        return Settled()
 
     def _discard(self, wanted: Discard) -> Event | None:
         self._tidy(lambda: discard_unlogged(self.plan, lambda t: t in wanted.logged or t.by > wanted.upto))

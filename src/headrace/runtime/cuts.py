@@ -15,7 +15,7 @@ from headrace.runtime.build import BuiltStage
 from headrace.runtime.clock import now_us
 from headrace.runtime.controlend import Control
 from headrace.runtime.handover import Handover
-from headrace.runtime.messages import Adopted, Aligned, Ready, RowsShown
+from headrace.runtime.messages import Adopted, Aligned, Prepared, RowsShown
 from headrace.runtime.operators.sinks import DeadLetters
 from headrace.runtime.ownership import Table, owned
 from headrace.runtime.plan import Description, JobPlan, Ticket
@@ -101,7 +101,7 @@ class Cuts:
         if handover.chunks.look(now) and handover.chunks.due(now, self._dirty_bytes()):
             handover.chunks.write(self._swapped(), now)
         if (prepared := self.arrivals.prepared()) is not None:
-            self._control.tell(Ready(self._stage, self._index, prepared.attempt, prepared.version))
+            self._control.tell(Prepared(self._stage, self._index, prepared.attempt, prepared.version))
         if self._given is not None and self.arrivals.adopt_one(self._given[0]):
             self._adopted(now)
 
@@ -132,6 +132,7 @@ class Cuts:
             aligned_ms=(now - began_us) / 1e3,
             written_ms=0.0,
             written_bytes=0,
+            reached=self._intake.reached(),
         )
         self.next = self.next.by.cut(self.next.cut + 1)
         self._open_sinks()

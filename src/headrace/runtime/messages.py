@@ -73,6 +73,12 @@ class Aligned(_FromSubtask, frozen=True, tag="aligned"):
     token: Token
 
 
+class Ready(_FromSubtask, frozen=True, tag="ready"):
+    """READY: a subtask that was asked would come to a cut soon, for little is queued before it."""
+
+    token: Token
+
+
 class Described(_Message, frozen=True, tag="desc"):
     """DESC: a subtask's part of a cut is durable."""
 
@@ -87,8 +93,8 @@ class Described(_Message, frozen=True, tag="desc"):
         return self.description.token
 
 
-class Ready(_FromSubtask, frozen=True, tag="ready"):
-    """READY: a subtask has loaded the slices that it may be given, as of the version it was told to."""
+class Prepared(_FromSubtask, frozen=True, tag="prepared"):
+    """PREPARED: a subtask has loaded the slices that it may be given, as of the version it was told to."""
 
     attempt: Attempt
     version: Token
@@ -155,8 +161,9 @@ class ClockAsked(_Message, frozen=True, tag="clock"):
 
 
 class Planned(_Message, frozen=True, tag="plan"):
-    """PLAN: a subtask's part in the attempt that begins."""
+    """PLAN: a subtask's part in the attempt that begins, for a worker of one query."""
 
+    query: int
     ticket: Ticket
 
     @property
@@ -168,6 +175,12 @@ class Go(_Message, frozen=True, tag="go"):
     """GO: all have loaded; sources may read."""
 
     attempt: Attempt
+
+
+class CutAsked(_Message, frozen=True, tag="ask"):
+    """ASK: a cut is due; whoever has a short queue, or gets one, is to say READY."""
+
+    token: Token
 
 
 class CutOrdered(_Message, frozen=True, tag="cut"):
@@ -220,8 +233,9 @@ class Final(_Message, frozen=True, tag="final"):
 
 
 class Fenced(_Message, frozen=True, tag="fenced"):
-    """FENCED: the subtask is no longer wanted, and should give up."""
+    """FENCED: the subtask of a query is no longer wanted, and should give up."""
 
+    query: int
     why: str
 
 
@@ -245,8 +259,10 @@ class Ping(_Message, frozen=True, tag="ping"):
     """Only tests whether a worker can be reached."""
 
 
-ToDriver = Hello | Loaded | Aligned | Described | Ready | Adopted | Reported | Failed | RowsShown | ClockAsked
-ToWorker = Planned | Go | CutOrdered | GoOn | Logged | Prepare | Final | Fenced | Ordered | ClockTold | Ping
+ToDriver = (
+    Hello | Loaded | Ready | Aligned | Described | Prepared | Adopted | Reported | Failed | RowsShown | ClockAsked
+)
+ToWorker = Planned | Go | CutAsked | CutOrdered | GoOn | Logged | Prepare | Final | Fenced | Ordered | ClockTold | Ping
 Turn = TypeVar("Turn", bound=Planned | Go | Logged)
 """What a subtask waits for before and after its work."""
 Reply = tuple[bytes, ToWorker]

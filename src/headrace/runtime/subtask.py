@@ -17,17 +17,29 @@ from headrace.runtime.build import build_stage
 from headrace.runtime.clock import now_us
 from headrace.runtime.controlend import Control
 from headrace.runtime.cuts import Cuts
-from headrace.runtime.messages import CutOrdered, Fenced, Final, GoOn, Logged, Ordered, Prepare, ToWorker
+from headrace.runtime.messages import (
+    CutAsked,
+    CutOrdered,
+    Fenced,
+    Final,
+    GoOn,
+    Logged,
+    Ordered,
+    Prepare,
+    Ready,
+    ToWorker,
+)
 from headrace.runtime.operators.sinks import DeadLetters
 from headrace.runtime.ownership import Table
 from headrace.runtime.plan import JobPlan, Ticket
+from headrace.runtime.readiness import Readiness
 from headrace.runtime.reporting import Reporter
 from headrace.runtime.scheduling.scheduler import Scheduler
 from headrace.runtime.sourceorders import SourceOrders
 from headrace.runtime.wire.channelmeter import Stamp
 from headrace.runtime.wire.inbox import End, Inbox, Row
 from headrace.state.durable.changes import Store
-from headrace.state.durable.loading import load_slices
+from headrace.state.durable.loading import load_slices, read_manifest
 from headrace.state.durable.storage import LocalStorage, Storage
 from headrace.tokens import Token
 
@@ -68,8 +80,8 @@ class Subtask:
 
     def begin(self, index: int, ticket: Ticket, control: Control) -> None:
         """Take part in an attempt: load the slices of its base, unless they are in memory already."""
-        self._ticket, self._control = ticket, control
-        self._orders = SourceOrders(ticket.first)
+        self._index, self._ticket, self._control = index, ticket, control
+        self._orders, self._readiness = SourceOrders(ticket.first), Readiness()
         self._told_end = self._input_over = self._ended = False
         self._polling, self._turn_rows = self.has_sources, 0
         self._stamp.offset_us = control.offset_us()
@@ -86,6 +98,8 @@ class Subtask:
         """Work until the cut that ends the batch has been made; yields rows for the next stage. Then call ``settle``."""
         scheduler, busy, self._inbox = self._scheduler, self._polling, inbox
         scheduler.begin(inbox, self._outlet.orders)
+        with scheduler.directly():
+            self._intake.resume()
         while not self._ended:
             self._read(inbox, 0.0 if busy or scheduler.waiting else self._wait_s())
             busy = self._may_poll and self._poll()  # before the flush: what is due leaves with the buffer that is
@@ -138,6 +152,8 @@ class Subtask:
         }
         stores = {id: (store, held[step]) for id, (step, store) in self._stores.items()}
         load_slices(storage, ticket.entry, ticket.base, stores)
+        if ticket.base is not None:
+            self._intake.restore(read_manifest(storage, ticket.entry, ticket.base).watermarks)
         for name, operator in self._operators.items():
             operator.restored(held[name])
 
@@ -147,6 +163,7 @@ class Subtask:
             if not self._scheduler.queued:
                 return
         item = inbox.get(wait_s)
+        self._readiness.took(item.queued_us if isinstance(item, Row) else None, now_us())
         while isinstance(item, Row):
             self._intake.take(item)
             inbox.done(item)  # also of one that is held: the mark that is missing may be behind it
@@ -176,10 +193,11 @@ class Subtask:
 
     def _poll(self) -> bool:
         """Read from the sources; whether there is more at once."""
-        rows = self._scheduler.poll_rows(self.plan.settings.poll_rows)
+        eager, wanted = self.plan.eager, self.plan.settings.poll_rows
+        rows = self._scheduler.poll_rows(min(wanted, self._sources.size.rows) if eager else wanted)
         if not rows:
             return False
-        eager, read = self.plan.eager, self._sources.poll(rows)
+        read = self._sources.poll(rows)
         self._turn_rows += rows if read else 0
         if not eager and self._turn_over(read > 0):
             self._polling = False
@@ -234,6 +252,9 @@ class Subtask:
         if self._cuts.waits or now - self._listened_us > _LISTEN_EVERY_US:
             self._listened_us = now
             self._listen()
+        waiting, held = self._scheduler.waiting, bool(self._intake.alignment.held)
+        if (token := self._readiness.answer(now, waiting=waiting, held=held)) is not None:
+            self._control.tell(Ready(self.stage, self._index, token))
         ended = self.has_sources and self.exhausted and not self._told_end
         if ended or self._reporter.due(now):
             self._told_end = self._told_end or ended
@@ -249,6 +270,8 @@ class Subtask:
             case Ordered(attempt=attempt, orders=orders) if attempt == self._ticket.attempt:
                 self._outlet.obey(orders)
                 self._scheduler.obey(orders)
+            case CutAsked(token=token):
+                self._readiness.ask(token)
             case CutOrdered():
                 self._orders.order(message, now_us(), self._stamp.offset_us)
             case GoOn(token=token):

@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 from headrace.actuate.ranks import Ranks
 from headrace.channel.server import ChannelServer
 from headrace.connect.console import ConsoleSink
+from headrace.driver.cutwatch import CutWatch
 from headrace.driver.driverloop import DriverLoop
 from headrace.driver.failures import translated
 from headrace.driver.hands import Hands
@@ -92,6 +93,7 @@ class Supervisor:
         self._state: State | None = None
         self._failure: HeadraceError | None = None
         self._cuts: deque[CutFigures] = deque(maxlen=1000)
+        self._cut_watch = CutWatch(plan.settings.cut_every_s)
         self._done = threading.Event()
         self.gaps: deque[Gap] = deque(maxlen=4096)
         self.placements: deque[tuple[int, int, int, int, int]] = deque(maxlen=4096)
@@ -205,7 +207,11 @@ class Supervisor:
         cut, described = happened.cut, happened.descriptions
         aligned_ms = max((d.aligned_ms for d in described), default=0.0)
         written_bytes = sum(d.written_bytes for d in described)
-        self._cuts.append(CutFigures(cut.manifest.token.cut, now_s, happened.took_ms, aligned_ms, written_bytes))
+        figures = CutFigures(cut.manifest.token.cut, now_s, happened.took_ms, aligned_ms, written_bytes)
+        self._cuts.append(figures)
+        if self.plan.eager:
+            for sentence in self._cut_watch.took(figures, self._machine.pace.interval_s):
+                self._journal.say("cuts", sentence)
         if cut.manifest.end:
             self._gap_clock.mark("ordered", now_s - happened.took_ms / 1e3)
             self._gap_clock.mark("logged", now_s)

@@ -37,6 +37,7 @@ class StageTask:
         batch = self.batch if self.batch is not None else int(context.getLocalProperty("streaming.sql.batchId") or 0)
         index = context.partitionId()
         channel = _client(self.address, _LEASES * self.plan.settings.lease_s)
+        channel.begin(self.query)
         try:
             yield from run_attempt(self.plan, self.stage, index, batch, self.query, batches, channel, _cache)
         except GeneratorExit:
@@ -47,7 +48,7 @@ class StageTask:
 
 
 def _client(address: Address, lease_s: float) -> ChannelClient:
-    """One connection per worker process and driver; what lies in it of tasks before is forgotten."""
+    """One connection per worker process and driver."""
     client = _clients.get(address.endpoint)
     if client is None or client.pid != os.getpid():
         for other in _clients.values():
@@ -55,6 +56,4 @@ def _client(address: Address, lease_s: float) -> ChannelClient:
                 other.close()
         _clients.clear()
         client = _clients[address.endpoint] = ChannelClient(address, lease_s=lease_s)
-    else:
-        client.forget()
     return client

@@ -14,6 +14,7 @@ from headrace.measure.backlog import Backlog
 from headrace.measure.report import Report
 from headrace.runtime.messages import (
     Aligned,
+    CutAsked,
     CutOrdered,
     Described,
     Failed,
@@ -25,6 +26,7 @@ from headrace.runtime.messages import (
     Loaded,
     Logged,
     Planned,
+    Ready,
     Reported,
     ToDriver,
     ToWorker,
@@ -64,7 +66,7 @@ class Process:
         self.subtask: Subtask | None = None
 
     def forget(self) -> None:
-        """As ``ChannelClient.forget``: what has come so far was for a task before; some may still be on its way."""
+        """As ``ChannelClient.begin``: what has come so far was for a task before; some may still be on its way."""
         self.early.clear()
         for _ in range(int((len(self.down.items) + 1) * self.world.random() ** 0.1)):
             self.down.items.popleft()
@@ -104,6 +106,8 @@ class Subtask(Flow):
 
     def receive(self, message: ToWorker) -> None:
         """What the driver says; what comes while something else is awaited is kept, as in ``ChannelClient.wait``."""
+        if self.is_for_another(message):
+            return
         match message:
             case Fenced(why=why):
                 self.fail("FencedError", why)
@@ -114,6 +118,8 @@ class Subtask(Flow):
                 self._listen()
             case _ if self.state in ("joining", "loading", "ready", "done"):
                 self.process.early.append(message)
+            case CutAsked(token=token) if self.state == "running":
+                self.turns.push(self.answer, token)
             case CutOrdered() if self.state == "running":
                 self.orders.order(message, 0, 0)
                 self.turns.push(self.turn)
@@ -126,6 +132,10 @@ class Subtask(Flow):
                 if self.described is not None and self.described.token == token:
                     self.described = None
                     self._settle()
+
+    def is_for_another(self, message: ToWorker) -> bool:
+        """As in ``ChannelClient``: a task of another query was meant."""
+        return isinstance(message, (Planned, Fenced)) and message.query != self.query.number
 
     def load(self, ticket: Ticket) -> None:
         """Begin an attempt: from memory if it is just the version asked for, else from the log."""
@@ -185,6 +195,15 @@ class Subtask(Flow):
             return
         if not self.turns.items:
             self.world.after(0.8 * self.world.random(), self.again)
+
+    def answer(self, token: Token) -> None:
+        """Who has something queued or held says READY later."""
+        if self.state != "running" or token != self.next:
+            return
+        if self.queue or self.alignment.held:
+            self.world.after(0.4 * self.world.random(), self.turns.push, self.answer, token)
+        else:
+            self.tell(Ready(self.stage, self.index, token))
 
     def again(self) -> None:
         if not self.turns.items:
@@ -289,7 +308,7 @@ class Subtask(Flow):
         stood = {EDGE + self.stage - 1: self.stood} if self.stage else {}
         watermarks = {EDGE: self.watermark} if self.stage else {}
         draft = Description(
-            self.stage, me, token, (), sent, consumed, put, stood, watermarks, (), {}, self.exhausted, 0.0, 0.0, 0
+            self.stage, me, token, (), sent, consumed, put, stood, watermarks, (), {}, self.exhausted, 0.0, 0.0, 0, {}
         )
         self.sent, self.consumed, self.put, self.stood, self.rows = [0] * SLICES, {}, 0, {}, []
         self.next = token.by.cut(token.cut + 1)
@@ -326,7 +345,7 @@ class Subtask(Flow):
         staged = [Staged(step, sinks.path(step, draft.token, self.index), len(rows)) for step in sinks.steps if rows]
         self.described = Description(
             draft.stage, draft.index, draft.token, changes, draft.sent, draft.consumed, draft.put, draft.stood,
-            draft.watermarks, tuple(staged), {}, draft.exhausted, 0.0, 0.0, 0,
+            draft.watermarks, tuple(staged), {}, draft.exhausted, 0.0, 0.0, 0, {},
         )  # fmt: skip
         self.durable = True
         self._tell_again(self.described)

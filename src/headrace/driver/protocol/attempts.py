@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Literal
 
 import msgspec.structs
 
 from headrace.driver.hearing import Hearing
+from headrace.driver.protocol.asking import Asking
 from headrace.driver.protocol.cutting import CutPace, CutUnderWay
 from headrace.driver.protocol.events import Began, Instruction, NumberedCut, Say, Send
 from headrace.driver.protocol.members import Members
@@ -25,6 +27,7 @@ from headrace.runtime.messages import (
     Logged,
     Ordered,
     Place,
+    Prepared,
     Ready,
     Reply,
     Reported,
@@ -37,13 +40,13 @@ from headrace.tokens import Attempt, Token
 
 Phase = Literal["opening", "between", "joining", "loading", "running", "ended", "stopping", "over"]
 _CANCELLED = "{} slices could not be loaded in time by those who were to have them: they stay where they are"
-_SUPERSEDED = Fenced("a newer attempt has begun")
 
 
 class Attempts:
     """The half of the driver's machine that talks with subtasks.
 
-    ``base`` is the newest cut of the log, the version that attempts start from. ``cut`` is the one under way.
+    ``base`` is the newest cut of the log, the version that attempts start from. ``cut`` is the one under way. Of each query
+    the number is known that its first attempt would have.
     """
 
     def __init__(self, plan: JobPlan) -> None:
@@ -51,13 +54,14 @@ class Attempts:
         self.phase: Phase = "opening"
         self.moving = Moving.of(plan)
         self.members, self.hearing = Members(plan), Hearing(plan.layout, plan.settings.report_s)
-        self.pace = CutPace(plan.settings.cut_every_s)
+        self.pace, self.asking = CutPace(plan.settings.cut_every_s), Asking(plan.settings.put_off_s)
         self.base: NumberedCut | None = None
         self.attempt: Attempt | None = None
         self.cut: CutUnderWay | None = None
         self.orders = NO_ORDERS
         self.generation = self.query = 0
         self._attempts = 0
+        self._first_attempts: list[int] = []
         self._hellos: dict[bytes, Hello] = {}
         self._failures: list[Failed] = []
         self._began_s: float | None = None
@@ -69,30 +73,34 @@ class Attempts:
                 return self._hello(sender, message, now_s)
             case Loaded():
                 return self._loaded(sender, message, now_s)
+            case Ready():
+                self.asking.answered(message.token, message.place)
             case Aligned(token=token) if self.cut is not None and token == self.cut.token:
-                self.cut.aligned.add(message.place)
+                self.cut.align(message.place)
                 if len(self.cut.aligned) == len(self.members.by_place) and not self.cut.gone_on:
                     self.cut.gone_on = True
                     return self._tell(self.members.senders(stage=0), GoOn(token))
             case Described():
                 return self._described(sender, message)
-            case Ready() if message.attempt == self.attempt:
+            case Prepared() if message.attempt == self.attempt:
                 self.moving.ready(message.place, message.version)
             case Adopted():
                 return self._adopted(message)
             case Reported() if message.attempt != self.attempt or not self.members.has_place(message.place):
-                return self._supersede(sender)
+                return self._supersede(sender, message.attempt)
             case Reported():
                 self.hearing.take(message)
+                if self.cut is not None:
+                    self.cut.worked(message)
             case Failed() if message.query == self.query:
                 self._failures.append(message)
         return []
 
     def _hello(self, sender: bytes, hello: Hello, now_s: float) -> list[Instruction]:
         if hello.query != self.query or self.phase in ("between", "stopping"):
-            return self._tell([sender], Fenced("this worker belongs to a query that was replaced"))
+            return self._fence(sender, hello.query, "this worker belongs to a query that was replaced")
         if not self.members.has_place(hello.place):
-            return self._tell([sender], Fenced(f"the job has no subtask {hello.index} of stage {hello.stage}"))
+            return self._fence(sender, hello.query, f"the job has no subtask {hello.index} of stage {hello.stage}")
         self._hellos[sender] = hello
         if not self.plan.eager:
             return self._hello_stage_by_stage(sender, hello)
@@ -109,13 +117,13 @@ class Attempts:
 
     def _hello_stage_by_stage(self, sender: bytes, hello: Hello) -> list[Instruction]:
         if self.phase != "loading" or hello.batch != self.members.batch or self.attempt is None:
-            return self._tell([sender], Fenced(f"batch {hello.batch} is not running"))
+            return self._fence(sender, hello.query, f"batch {hello.batch} is not running")
         self.members.join(sender, hello)
         return self._sent([self.members.plan_one(hello.place, self.attempt, *self._from(), self.orders)])
 
     def _loaded(self, sender: bytes, loaded: Loaded, now_s: float) -> list[Instruction]:
         if loaded.attempt != self.attempt or not self.members.take_loaded(sender, loaded):
-            return self._supersede(sender)
+            return self._supersede(sender, loaded.attempt)
         if not self.plan.eager:
             return self._tell([sender], Go(loaded.attempt))
         if self.phase != "loading" or not self.members.all_loaded:
@@ -131,11 +139,10 @@ class Attempts:
             return self._tell([sender], Logged(token))  # a repeat: what is logged stays as it is
         member = self.members.by_place.get(place)
         if token.by != self.attempt or member is None or member.sender != sender:
-            return self._supersede(sender)
+            return self._supersede(sender, token.by)
         if self.cut is not None and token == self.cut.token:
-            self.cut.descriptions.setdefault(place, described.description)
+            self.cut.describe(place, described.description)
             self.moving.describe(described.description)
-            self.cut.aligned.add(place)
         return []
 
     def _adopted(self, adopted: Adopted) -> list[Instruction]:
@@ -147,12 +154,18 @@ class Attempts:
             Say("moved", f"{slices} changed hands at cut {adopted.token.cut}; records waited {adopted.held_ms:.0f} ms")
         ]
 
-    def _supersede(self, sender: bytes) -> list[Instruction]:
+    def _supersede(self, sender: bytes, attempt: Attempt) -> list[Instruction]:
         """What was said belongs to another attempt. Who said it may be at work for this one by now, or about to say
         HELLO: processes and their channels are used again.
         """
-        joining = self.phase not in ("loading", "running")
-        return [] if joining or self.members.of(sender) is not None else self._tell([sender], _SUPERSEDED)
+        if self.phase not in ("loading", "running") or self.members.of(sender) is not None:
+            return []
+        query = bisect_right(self._first_attempts, attempt.number)
+        return self._fence(sender, query, "a newer attempt has begun")
+
+    def _fence(self, sender: bytes, query: int, why: str) -> list[Instruction]:
+        """Tell who works for a query to give up; who works for another by now does not hear it."""
+        return self._tell([sender], Fenced(query, why))
 
     def _move(self, now_s: float) -> list[Instruction]:
         """Slices that are to change hands: those of a stage that grows or shrinks, and what was asked for."""

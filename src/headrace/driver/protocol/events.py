@@ -94,6 +94,13 @@ class PublishFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class Settled:
+    """All that was published is visible, or not: it is tried again."""
+
+    trouble: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Rewritten:
     """Long chains of blocks have been written anew; nothing if that failed."""
 
@@ -201,9 +208,9 @@ class Tick:
 
 
 Event = (
-    LogRead | Appended | AppendFailed | EntryRead | NewestSeen | LogUnreadable | Published | PublishFailed | Rewritten
-    | Collected | Heard | Lost | QueryEnded | LaidOut | OrdersGiven | ScheduleGiven | BatchBegins | BatchWorked | StopAsked
-    | RestartAsked | MovesAsked | BatchEndAsked | Tick
+    LogRead | Appended | AppendFailed | EntryRead | NewestSeen | LogUnreadable | Published | PublishFailed | Settled
+    | Rewritten | Collected | Heard | Lost | QueryEnded | LaidOut | OrdersGiven | ScheduleGiven | BatchBegins | BatchWorked
+    | StopAsked | RestartAsked | MovesAsked | BatchEndAsked | Tick
 )  # fmt: skip
 
 
@@ -240,6 +247,11 @@ class Publish:
     """→ Published or PublishFailed."""
 
     cut: NumberedCut
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """The run is about to end: let sinks show what they still collect → Settled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,6 +352,6 @@ class Finish:
 
 
 Instruction = (
-    ReadLog | Append | ReadEntry | LookUp | Publish | Compact | CollectGarbage | Discard | Send | StartQuery | EndBatch
+    ReadLog | Append | ReadEntry | LookUp | Publish | Settle | Compact | CollectGarbage | Discard | Send | StartQuery | EndBatch
     | StopQuery | BatchAnswer | Say | Began | CutHappened | Finish
 )  # fmt: skip

@@ -128,4 +128,5 @@ class Members:
         stage, index = place
         table = self.tables[stage + 1] if stage + 1 < len(self.tables) else ()
         ticket = Ticket(attempt, base, entry, owned(self.tables[stage], index), table, orders)
-        return self.by_place[place].sender, Planned(ticket)
+        member = self.by_place[place]
+        return member.sender, Planned(member.hello.query, ticket)

@@ -148,7 +148,9 @@ class Operator:
             self.meter.inner_ns += time.perf_counter_ns() - started_ns
 
     def begin(self) -> None:
-        """A new attempt: forget watermarks. Senders give theirs anew, never lower than at the version they start from."""
+        """A new attempt: forget watermarks. Edges into the stage tell theirs before anything comes, as of the version that it
+        starts from; sources theirs as soon as they know them.
+        """
         self._watermarks = [NEVER_US] * len(self._watermarks)
         self.watermark_us = self._passed_on_us = NEVER_US
         self.meter.begin()

@@ -17,7 +17,7 @@ from headrace.graph.combining import chooses_panes
 from headrace.graph.nodes import ReduceNode
 from headrace.graph.windowing import NEVER_US, TimeWindow
 from headrace.runtime.batch import Batch, Times
-from headrace.runtime.operators.eventtimes import first_end, last_end, without_closed
+from headrace.runtime.operators.eventtimes import first_end, last_end, partials_without_closed, without_closed
 from headrace.runtime.operators.operator import timestamps
 from headrace.runtime.operators.usercode import Guard
 from headrace.runtime.reduce.forms import Forms
@@ -114,6 +114,7 @@ class PanedReduce(PaneReduce):
 
     def on_partial(self, port: int, partial: pa.RecordBatch, born_us: int) -> None:
         self._born_us = born_us
+        partial = partials_without_closed(self, partial, self._window)
         panes, rows_before = partial.column(0).to_numpy(), len(self.table)
         kept = partial
         if self.forms is not None and not (held := self.forms.in_panes(panes)).all():

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from headrace.errors import ProtocolError
+from headrace.graph.windowing import NEVER_US
 from headrace.runtime.batch import Batch, from_wire, wire_schema
 from headrace.runtime.clock import now_us
 from headrace.runtime.operators.operator import Operator
@@ -60,6 +61,20 @@ class Intake:
         self.waitlist.clear()
         self._index, self._next, self._ended = index, first, {}
 
+    def restore(self, reached: Mapping[str, int]) -> None:
+        """How far the edges had come at the version that an attempt starts from, by name."""
+        for inbound in self._inbound.values():
+            inbound.reached_us = reached.get(inbound.name, NEVER_US)
+
+    def resume(self) -> None:
+        """Before anything is taken in: operators have come as far as they had at that version."""
+        for inbound in self._inbound.values():
+            inbound.resume()
+
+    def reached(self) -> dict[str, int]:
+        """How far the edges have ever come, by name."""
+        return {inbound.name: inbound.reached_us for inbound in self._inbound.values()}
+
     def take(self, row: Row) -> None:
         """Serve a row, or hold it if its sender is ahead of others at a cut."""
         held = self.alignment.held
@@ -100,7 +115,7 @@ class Intake:
             waits = self.waitlist.concerns(inbound)
             if frame.kind is Kind.WATERMARK:
                 if self._plan.eager and not waits:
-                    inbound.operator.watermark(inbound.edge.port, inbound.lowest())
+                    inbound.advance()
                 continue
             inbound.operator.meter.arrived(row.queued_us)
             buffer: QueuedBuffer | None = self._waiting(inbound, frame, row.queued_us)
@@ -114,7 +129,7 @@ class Intake:
         for inbound, buffer in self.waitlist.take():
             _hand_on(inbound.operator, buffer)
         for inbound in self._inbound.values():
-            inbound.operator.watermark(inbound.edge.port, inbound.lowest())
+            inbound.advance()
 
     def refuse(self, row: Row) -> None:
         """A row after all senders had ended: only what came before is in order."""
@@ -150,7 +165,7 @@ class Intake:
         """Tell an operator how far its inputs have come."""
         for inbound in self._inbound.values():
             if inbound.operator is operator:
-                operator.watermark(inbound.edge.port, inbound.lowest())
+                inbound.advance()
 
     def give_up(self) -> None:
         """Leave nothing on disk."""

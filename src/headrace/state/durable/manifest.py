@@ -41,9 +41,9 @@ class Rewrite:
 class Manifest:
     """The whole state after a cut, and what was staged between ``base``, the cut before it, and this one.
 
-    ``watermarks`` are those that arrive at a stage, by ``"stage:edge"``. ``exhausted``: no source will read more. ``end``:
-    the cut was a batch's last, of the user's streaming query that batch of Spark's, if there is one. ``at_us`` is the
-    driver's time.
+    ``watermarks`` are how far the edges have come that arrive at a stage, by ``"step → step:port"``: what they have closed is
+    closed in every attempt that starts here. ``exhausted``: no source will read more. ``end``: the cut was a batch's last,
+    of the user's streaming query that batch of Spark's, if there is one. ``at_us`` is the driver's time.
     """
 
     token: Token
