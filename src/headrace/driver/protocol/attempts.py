@@ -46,7 +46,8 @@ class Attempts:
     """The half of the driver's machine that talks with subtasks.
 
     ``base`` is the newest cut of the log, the version that attempts start from. ``cut`` is the one under way. Of each query
-    the number is known that its first attempt would have.
+    the number is known that its first attempt would have. ``pinned`` are the active subtasks of stages that somebody has
+    chosen by hand.
     """
 
     def __init__(self, plan: JobPlan) -> None:
@@ -58,7 +59,7 @@ class Attempts:
         self.base: NumberedCut | None = None
         self.attempt: Attempt | None = None
         self.cut: CutUnderWay | None = None
-        self.orders = NO_ORDERS
+        self.orders, self.pinned = NO_ORDERS, dict[int, int]()
         self.generation = self.query = 0
         self._attempts = 0
         self._first_attempts: list[int] = []
@@ -185,7 +186,8 @@ class Attempts:
 
     def give_orders(self, orders: Orders) -> list[Instruction]:
         """For subtasks that run, and those that begin later; a schedule once ordered stays until another is."""
-        self.orders = msgspec.structs.replace(orders, schedule=orders.schedule or self.orders.schedule)
+        active, schedule = {**orders.active, **self.pinned}, orders.schedule or self.orders.schedule
+        self.orders = msgspec.structs.replace(orders, active=active, schedule=schedule)
         if self.attempt is None:
             return []
         return self._tell(self.members.senders(), Ordered(self.attempt, self.orders))

@@ -187,6 +187,14 @@ class RestartAsked:
 
 
 @dataclass(frozen=True, slots=True)
+class RescaleAsked:
+    """A keyed stage shall have so many active subtasks from now on, whatever is ordered otherwise."""
+
+    stage: int
+    subtasks: int
+
+
+@dataclass(frozen=True, slots=True)
 class MovesAsked:
     """Slices of a stage shall be where a table says, and ``why``."""
 
@@ -210,7 +218,7 @@ class Tick:
 Event = (
     LogRead | Appended | AppendFailed | EntryRead | NewestSeen | LogUnreadable | Published | PublishFailed | Settled
     | Rewritten | Collected | Heard | Lost | QueryEnded | LaidOut | OrdersGiven | ScheduleGiven | BatchBegins | BatchWorked
-    | StopAsked | RestartAsked | MovesAsked | BatchEndAsked | Tick
+    | StopAsked | RestartAsked | MovesAsked | RescaleAsked | BatchEndAsked | Tick
 )  # fmt: skip
 
 

@@ -46,6 +46,7 @@ from headrace.driver.protocol.events import (
     Published,
     PublishFailed,
     QueryEnded,
+    RescaleAsked,
     RestartAsked,
     Rewritten,
     Say,
@@ -127,6 +128,9 @@ class Machine(Ordering):
                 self.plan = self.members.plan = plan
                 self.members.tables, self.moving = [], Moving.of(plan)
                 self.hearing.laid_out(plan.layout)
+            case RescaleAsked(stage, subtasks):
+                self.pinned[stage] = subtasks
+                return self.give_orders(self.orders)
             case OrdersGiven(orders):
                 return self.give_orders(orders)
             case ScheduleGiven(schedule):
