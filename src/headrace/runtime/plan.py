@@ -25,7 +25,7 @@ class JobPlan:
     """The compiled job: the same in the driver, in every worker and in every attempt of a run.
 
     ``fixed_schemas`` are those that the checkpoint keeps; in ``schemas`` sources lack columns that
-    no step reads.
+    no step reads. ``slices`` is how many shares the keys of each step have, for the life of the checkpoint.
     """
 
     run: str
@@ -37,6 +37,7 @@ class JobPlan:
     settings: Settings
     checkpoint: Path
     fixed_schemas: dict[str, pa.Schema]
+    slices: int
 
     @property
     def eager(self) -> bool:

@@ -130,7 +130,7 @@ class Subtask:
         if not fresh:
             return
         held = {
-            name: [number for number in operator.parts(self.plan.settings.slices) if ticket.owns(number)]
+            name: [number for number in operator.parts(self.plan.slices) if ticket.owns(number)]
             for name, operator in self._operators.items()
         }
         stores = {id: (store, held[step]) for id, (step, store) in self._stores.items()}
