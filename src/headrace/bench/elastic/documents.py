@@ -23,7 +23,10 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 CATEGORIES, LOCATIONS, VOCABULARY = 100, 200, 50_000
-STOP_WORDS = tuple("the of and in to a is was for on as by with from at it an that its are".split())
+STOP_WORDS = (
+    *("the", "of", "and", "in", "to", "a", "is", "was", "for", "on"),
+    *("as", "by", "with", "from", "at", "it", "an", "that", "its", "are"),
+)
 MESSAGE_WORDS = 12
 _CATEGORY_SKEW, _WORD_SKEW, _STOP_SHARE = 0.8, 1.1, 0.3
 _MEAN_WORDS, _SPREAD = 116, 0.5
@@ -90,14 +93,16 @@ def _chances(numbers: Ints, seed: int, lane: int) -> Floats:
     """Evenly spread over [0, 1), a function of the numbers."""
     salt = mix(np.array([seed * 64 + lane], np.uint64))
     with np.errstate(over="ignore"):
-        chances: Floats = (mix(mix(numbers.astype(np.uint64) + salt)) >> np.uint64(11)) * 2.0**-53
+        bits = mix(mix(numbers.astype(np.uint64) + salt)) >> np.uint64(11)
+    chances: Floats = bits.astype(np.float64) * 2.0**-53
     return chances
 
 
 def _lengths(chances: Floats) -> Ints:
     deviations = ndtri(np.clip(chances, 1e-9, 1 - 1e-9))
     words = np.exp(np.log(_MEAN_WORDS) - _SPREAD**2 / 2 + _SPREAD * deviations)
-    return np.clip(words, 1, 4095).astype(np.int64)
+    lengths: Ints = np.clip(words, 1, 4095).astype(np.int64)
+    return lengths
 
 
 def _drawn(chances: Floats, n: int, skew: float) -> Ints:
@@ -109,7 +114,8 @@ def _drawn(chances: Floats, n: int, skew: float) -> Ints:
 def _zipf(n: int, skew: float) -> Floats:
     """Sums of Zipf frequencies: that of thing ``i`` is in proportion to ``1 / (i + 1) ** skew``."""
     sums: Floats = np.cumsum(np.arange(1, n + 1, dtype=np.float64) ** -skew)
-    return sums / sums[-1]
+    shares: Floats = sums / sums[-1]
+    return shares
 
 
 @lru_cache
