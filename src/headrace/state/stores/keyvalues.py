@@ -163,19 +163,22 @@ class KeyedStore:
     def _changes(
         self, old: list[tuple[Flat, Entry]], new: list[tuple[Flat, Entry]], gone: npt.NDArray[np.bool_]
     ) -> list[Change]:
-        """Entries as they were and as they are, by slice."""
+        """Entries as they were and as they are, by slice: put in order once, so that a slice's are a view of all."""
         befores, puts = _batch(old), _batch(new)
         old_stamps, new_stamps = (row_stamps(rows) if rows.num_rows else _NO_STAMPS for rows in (befores, puts))
         old_at, new_at = (dict(split_by_slice(self._slices(entries))) for entries in (old, new))
-        changes, nothing = [], np.zeros(0, np.int64)
+        changes, begin, nothing = list[Change](), 0, np.zeros(0, np.int64)
+        ordered = puts.take(pa.array(np.concatenate([nothing, *new_at.values()])))
+        old_ids = befores.column(ID_COLUMNS[0]).to_numpy(), befores.column(ID_COLUMNS[1]).to_numpy()
         for slice in sorted(old_at.keys() | new_at.keys()):
             was, now = old_at.get(slice, nothing), new_at.get(slice, nothing)
             parent = self._digests.get(slice, ZERO_DIGEST)
             digest = plus(parent, total((old_stamps[0][was], old_stamps[1][was])), -1)
             digest = self._digests[slice] = plus(digest, total((new_stamps[0][now], new_stamps[1][now])))
-            dead = befores.take(pa.array(was[gone[was]]))
-            deletes = id_batch((dead.column(ID_COLUMNS[0]).to_numpy(), dead.column(ID_COLUMNS[1]).to_numpy()))
-            changes.append(Change(slice, puts.take(pa.array(now)), deletes, parent, digest))
+            dead = was[gone[was]]
+            deletes = id_batch((old_ids[0][dead], old_ids[1][dead]))
+            changes.append(Change(slice, ordered.slice(begin, len(now)), deletes, parent, digest))
+            begin += len(now)
         return changes
 
     def _slices(self, entries: list[tuple[Flat, Entry]]) -> npt.NDArray[np.uint16]:
