@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 import headrace as hr
-from headrace.bench.elastic.documents import STOP_WORDS, Documents
+from headrace.bench.elasticity.documents import STOP_WORDS, Documents
 
 WINDOW, K = 100, 10
 Leaders = tuple[int, dict[str, int]]

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import headrace as hr
-from headrace.bench.elastic.documents import Messages
+from headrace.bench.elasticity.documents import Messages
 
 WINDOW = 100
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from soaking import MORE
 
 import headrace as hr
-from headrace.bench.elastic.documents import CATEGORIES, STOP_WORDS, Documents, Messages
+from headrace.bench.elasticity.documents import CATEGORIES, STOP_WORDS, Documents, Messages
 from headrace.cli.apps import load_module
 from headrace.testing import run_local
 
