@@ -1,7 +1,7 @@
 """Top words over a sliding count window, vectorised: documents are counted a pane at a time.
 
 A window is the last panes of a category, each of so many documents, and slides by a pane: entries of the state are panes of
-some kilobytes, so that the 300 to 350 bytes that the store of ``process`` adds to an entry do not count, and what a
+some kilobytes, so that the 300 to 400 bytes that the store of ``process`` adds to an entry do not count, and what a
 pane's words change is one addition of arrays. The plain version, with a result after every document, is
 ``examples/topk_words.py``.
 """

@@ -8,6 +8,7 @@ told apart by their stored bytes, so that an entry is the same one before and af
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -37,6 +38,7 @@ _SCHEMA = pa.schema(
     [("name", pa.string()), ("key", pa.binary()), ("sub", pa.binary()), ("value", pa.binary()), ("place", pa.int64())]
 )
 _NO_SUB = pack(None)
+_NO_SUBS: OrderedDict[bytes, None] = OrderedDict()
 _ENTRY_BYTES = 400
 """What an entry takes, roughly: its place in the dictionary, three small byte strings, two tuples. Long values take
 more; counting them would cost time at every change."""
@@ -54,7 +56,8 @@ class KeyedStore:
         self._entries: dict[Flat, Entry] = {}
         self._before: dict[Flat, Entry | None] = {}
         self._dirty_bytes = 0
-        self._subs: dict[tuple[str, bytes], dict[bytes, None]] = {}
+        self._subs: dict[tuple[str, bytes], OrderedDict[bytes, None]] = {}
+        # An OrderedDict finds its first item at once; a dict looks at all places that items have left at its front.
         self._digests: dict[int, Digest] = {}
         self._lent: dict[Flat, Any] = {}
         self._key: tuple[Key, bytes] = (None, _NO_SUB)
@@ -79,7 +82,7 @@ class KeyedStore:
         if sub is None:
             self._entries[flat] = (packed, 0)
             return
-        subs = self._subs.setdefault(flat[:2], {})
+        subs = self._subs.setdefault(flat[:2], OrderedDict())
         if old is not None:
             place = old[1]
         else:
@@ -146,7 +149,7 @@ class KeyedStore:
         for name, key, sub, value, place in sorted(rows, key=lambda row: row[4]):
             self._entries[name, key, sub] = (value, place)
             if sub != _NO_SUB:
-                self._subs.setdefault((name, key), {})[sub] = None
+                self._subs.setdefault((name, key), OrderedDict())[sub] = None
 
     def _flat(self, name: str, key: Key, sub: Any) -> Flat:
         return name, self._packed(key), _NO_SUB if sub is None else pack(sub)
@@ -157,8 +160,8 @@ class KeyedStore:
             self._key = (key, pack(key, f"step {self._step!r}, key"))
         return self._key[1]
 
-    def _subs_of(self, name: str, key: Key) -> dict[bytes, None]:
-        return self._subs.get((name, self._packed(key)), {})
+    def _subs_of(self, name: str, key: Key) -> OrderedDict[bytes, None]:
+        return self._subs.get((name, self._packed(key)), _NO_SUBS)
 
     def _changes(
         self, old: list[tuple[Flat, Entry]], new: list[tuple[Flat, Entry]], gone: npt.NDArray[np.bool_]
