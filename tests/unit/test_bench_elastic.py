@@ -11,7 +11,7 @@ import pytest
 
 import headrace as hr
 from headrace.bench.elasticity import similarpairs, topwords
-from headrace.bench.elasticity.curves import curve_figures, load_figures
+from headrace.bench.elasticity.curves import curve_figures, load_figures, used_since
 from headrace.bench.elasticity.filling import FillingReader, Phases
 from headrace.bench.elasticity.similarpairs import SimilarityLoad, check_pairs, similarity_job
 from headrace.bench.elasticity.slicecost import SliceRun, check_counts, slice_figures
@@ -89,7 +89,14 @@ def test_rate_is_of_the_burst_and_latency_of_what_was_paced() -> None:
 
 
 def point(state_mb: float, us: float) -> dict[str, Any]:
-    return {"state_mb": state_mb, "us_per_item": us, "items_per_s": 1e6 / us, "lost": 0, "duplicated": 0, "wrong": 1}
+    return {
+        "state_mb": state_mb,
+        "cpu_us_per_item": us,
+        "items_per_s": 1e6 / us,
+        "lost": 0,
+        "duplicated": 0,
+        "wrong": 1,
+    }
 
 
 def test_a_curve_has_its_ratio_and_slope() -> None:
@@ -97,6 +104,13 @@ def test_a_curve_has_its_ratio_and_slope() -> None:
     assert (figures["slope_us_per_mb"], figures["intercept_us"], figures["fit_r2"]) == (5.0, 10.0, 1.0)
     assert figures["rate_ratio_largest_to_smallest"] == round(60 / 410, 3) and figures["wrong"] == 4
     assert figures["state_ratio_largest_to_smallest"] == 8.0 and len(figures["settings"]) == 4
+    assert figures["cpu_ratio_largest_to_smallest"] == round(410 / 60, 3)
+
+
+def test_cpu_time_is_counted_from_the_burst_on() -> None:
+    heard = [(1, 10, 2.0), (2, 12, 1.0), (1, 20, 2.5), (2, 22, 1.5), (1, 30, 4.5), (3, 31, 0.25)]
+    assert used_since(heard, 20) == (4.5 - 2.5) + (1.5 - 1.0) + 0.25
+    assert used_since(heard, 0) == 4.5 + 1.5 + 0.25 and used_since([], 0) == 0
 
 
 # chronostream fact 36: ten slices against one; the share is of CPU time per record, of both jobs the worse

@@ -70,7 +70,17 @@ def _curve(
     for halved in range(_DOUBLINGS, -1, -1):
         load = work.load(largest >> halved, rate * seconds, burst, rate)
         points.append({"state_mb": round((largest >> halved) / 1e6, 1), **_point(work, load, settings)})
-        shown = ("items_per_s", "us_per_item", "p50_ms", "p99_ms", "written_mb", "peak_rss_mb", "wrong", "lost")
+        shown = (
+            "items_per_s",
+            "us_per_item",
+            "cpu_us_per_item",
+            "p50_ms",
+            "p99_ms",
+            "written_mb",
+            "peak_rss_mb",
+            "wrong",
+            "lost",
+        )
         tell(f"{points[-1]['state_mb']:8,} MB: " + ", ".join(f"{name} {points[-1][name]}" for name in shown))
     return curve_figures(points)
 
@@ -78,7 +88,7 @@ def _curve(
 def curve_figures(points: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The largest state's figures under the usual names; how rate and time per record change with the size of the state."""
     smallest, largest = points[0], points[-1]
-    state_mb, us = (np.array([point[name] for point in points]) for name in ("state_mb", "us_per_item"))
+    state_mb, us = (np.array([point[name] for point in points]) for name in ("state_mb", "cpu_us_per_item"))
     slope, start = np.polyfit(state_mb, us, 1)
     spread = float(((us - us.mean()) ** 2).sum())
     unexplained = float(((us - slope * state_mb - start) ** 2).sum())
@@ -86,6 +96,7 @@ def curve_figures(points: Sequence[dict[str, Any]]) -> dict[str, Any]:
         **largest,
         **{name: sum(point[name] for point in points) for name in ("lost", "duplicated", "wrong")},
         "rate_ratio_largest_to_smallest": round(largest["items_per_s"] / smallest["items_per_s"], 3),
+        "cpu_ratio_largest_to_smallest": round(largest["cpu_us_per_item"] / smallest["cpu_us_per_item"], 3),
         "state_ratio_largest_to_smallest": round(largest["state_mb"] / smallest["state_mb"], 1),
         "slope_us_per_mb": round(float(slope), 4),
         "intercept_us": round(float(start), 2),
@@ -97,16 +108,28 @@ def curve_figures(points: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def _point(work: StateWork, load: Any, settings: dict[str, Any]) -> dict[str, Any]:
     with recording(work.columns) as recorder:
         with TreeWatch() as watch:
-            run = hr.run(work.job(load, hr.callback(recorder)), **settings)
+            run = hr.run(work.job(load, hr.callback(recorder)), **{"report": "200 ms", **settings})
         table = recorder.read()
+    second = work.second(load.phases, table)
+    figures = load_figures(load.phases, second, table)
+    begun_us = int(table["due_us"][second >= load.phases.paced // load.phases.rate].min())
+    cpu_s = used_since([(heard.pid, heard.at_us, heard.cpu_s) for heard in run.reports()], begun_us)
     return {
-        **load_figures(load.phases, work.second(load.phases, table), table),
+        **figures,
+        "cpu_us_per_item": round(1e6 * cpu_s / load.phases.burst, 2),
         **watch.figures(),
         **cut_figures(run),
         "written_mb": round(sum(cut.bytes for cut in run.cuts()) / 1e6, 1),
         "restarts": run.status().restarts,
         **work.check(load, table),
     }
+
+
+def used_since(heard: Sequence[tuple[int, int, float]], begun_us: int) -> float:
+    """CPU seconds of some processes from a time on, by their reports, oldest first: ``(pid, at_us, cpu_s)``."""
+    before = {pid: cpu_s for pid, at_us, cpu_s in heard if at_us <= begun_us}
+    last = {pid: cpu_s for pid, _, cpu_s in heard}
+    return sum(cpu_s - before.get(pid, 0.0) for pid, cpu_s in last.items())
 
 
 def load_figures(phases: Phases, second: npt.NDArray[np.int64], table: Table) -> dict[str, Any]:
