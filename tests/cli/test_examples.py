@@ -1,4 +1,7 @@
-"""Every example gives its known answers, in all three modes without Spark; one on Spark is in ``test_cli_spark``."""
+"""Every example gives its known answers, in all three modes without Spark; one on Spark is in ``test_cli_spark``.
+
+ChronoStream's workloads are in ``unit/test_workloads``, also with restarts.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,17 @@ from headrace.testing import run_local
 MODES = ("realtime", "microbatch", "batch")
 NAMES = (
     *("click_count", "dead_letters", "figure_one", "frequent_users", "hot_topics", "inverted_index", "kmeans_step"),
-    *("macd", "moving_average", "sessions", "tag_index", "trigrams", "windowed_words", "word_count"),
+    *(
+        "macd",
+        "moving_average",
+        "sessions",
+        "tag_index",
+        "topk_words",
+        "trigrams",
+        "tweet_similarity",
+        "windowed_words",
+    ),
+    "word_count",
 )
 
 

@@ -48,9 +48,9 @@ def planned(job: hr.Job, checkpoint: Path, **settings: Any) -> JobPlan:
 def ticket_of(plan: JobPlan, stage: int, index: int = 0, base: Token | None = None, entry: int = 0) -> Ticket:
     """What a subtask gets when all of its stage are active, and slices are dealt in turn."""
     stages = plan.layout.stages
-    mine = owned(dealt(plan.slices(stage), range(stages[stage].subtasks)), index)
+    mine = owned(dealt(plan.slices_of(stage), range(stages[stage].subtasks)), index)
     more = stage + 1 < len(stages)
-    table = dealt(plan.slices(stage + 1), range(stages[stage + 1].subtasks)) if more else ()
+    table = dealt(plan.slices_of(stage + 1), range(stages[stage + 1].subtasks)) if more else ()
     return Ticket(ATTEMPT, base, entry, mine, table, NO_ORDERS)
 
 

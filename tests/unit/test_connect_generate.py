@@ -11,9 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import headrace as hr
 from headrace.connect.generate import Generate, GenerateReader, generate
 from headrace.connect.pace import Curve, as_pace
 from headrace.errors import ConfigError, SchemaError, UnitError
+from headrace.testing import run_local
 
 START_US = 1_700_000_000_000_000
 NOWHERE = Path("/nonexistent")
@@ -134,3 +136,12 @@ def test_wrong_settings_are_refused_at_once() -> None:
         generate(count, rate="fast")
     with pytest.raises(ConfigError, match="another name"):
         generate(count, due="n").schema()
+
+
+def test_due_times_that_no_step_reads_are_left_out() -> None:
+    """A plan drops columns that nobody reads, also the one that the source adds."""
+    job = hr.Job("job")
+    items = job.source("items", hr.generate(lambda n: {"k": n % 3}, total=30, due="due_us"))
+    items.key_by("k").reduce(name="count", n=hr.count()).sink("out", hr.rows())
+    rows = run_local(job, mode="batch")["out"]
+    assert sorted((row["k"], row["n"]) for row in rows) == [(0, 10), (1, 10), (2, 10)]

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tests.unit.measured import moments_of, of_subtask, of_worker
 from tests.unit.plants import drive, job_of, line
 
-from headrace.control.batching import lowest, next_deadline_ms, step_latencies, targets_ms
 from headrace.control.constraints import PathConstraint, paths_between
+from headrace.control.flushing.batching import lowest, next_deadline_ms, step_latencies, targets_ms
 from headrace.control.policy import ControlledJob, ControlPolicy, ControlSettings
 from headrace.control.topology import ControlledStep, StepEdge, Topology
 from headrace.measure.report import ChannelId, SubtaskId

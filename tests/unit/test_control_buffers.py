@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.plants import Run, drive, job_of, line
 
-from headrace.control.buffersizes import SizeLimits, next_size_bytes
+from headrace.control.flushing.buffersizes import SizeLimits, next_size_bytes
 from headrace.control.policy import ControlSettings
 from headrace.control.topology import ControlledStep
 from headrace.measure.report import ChannelId

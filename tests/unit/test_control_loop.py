@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.plants import drive, job_of, line
 
-from headrace.control import batching, chaining
-from headrace.control import buffersizes as buffers
+from headrace.control import chaining
 from headrace.control.constraints import PathConstraint, paths_between
 from headrace.control.decisions import Decision, Expectation, compare
+from headrace.control.flushing import batching
+from headrace.control.flushing import buffersizes as buffers
 from headrace.control.loop import decide, decide_again
 from headrace.control.policy import ControlledJob, ControlPolicy, ControlSettings, Overrides, SettingsChange
 from headrace.control.remembered import State

@@ -9,7 +9,6 @@ import pytest
 from driven import Driven, counting, kinds, logged_cuts, opened, ordered, sender, sent
 from msgspec.structs import replace
 
-from headrace.config import Settings
 from headrace.driver.protocol.events import (
     Append,
     Appended,
@@ -55,7 +54,7 @@ SOURCE, COUNT = (0, 0), (1, 0)
 # Opening.
 
 
-ALL = tuple(range(Settings().slices))
+ALL = tuple(range(counting(1).slices))
 
 
 def owners_of(driven: Driven) -> list[tuple[int, ...]]:

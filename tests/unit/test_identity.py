@@ -151,6 +151,27 @@ def test_what_may_change(change: Change, tmp_path: Path, caplog: pytest.LogCaptu
     assert caplog.messages == []
 
 
+# chronostream fact 3: what the checkpoint has is kept; C4 and 6(e): four slices for each subtask at full scale
+@pytest.mark.parametrize(
+    ("first", "slices"),
+    [
+        (changed(), 64),
+        (changed(settings={"parallelism": 16}), 64),
+        (changed(settings={"parallelism": 17}), 128),
+        (changed(reduce_options={"parallelism": (1, 2, 40)}), 256),
+        (changed(settings={"parallelism": 20_000}), 32_768),
+        (changed(settings={"slices": 5}), 5),
+    ],
+    ids=["default", "at the border", "beyond it", "an elastic step", "as many as fit", "by hand"],
+)
+def test_the_number_of_slices_is_a_rule_that_a_checkpoint_fixes(first: Change, slices: int, tmp_path: Path) -> None:
+    assert begun(tmp_path, first).slices == slices
+    for later in (changed(), changed(settings={"parallelism": 100}), changed(settings={"slices": slices})):
+        assert planned(tmp_path, later).slices == settled(tmp_path, later).slices == slices
+    with pytest.raises(StateError, match=f"divided into slices={slices}, and the job has slices=6 now"):
+        settled(tmp_path, changed(settings={"slices": 6}))
+
+
 _BACK = "set it back, or start with a new checkpoint"
 _AFRESH = "set it back, or give the step another name, under which it starts without state"
 _USER = hr.reducer(init=list, update=lambda s, r: s, combine=lambda a, b: a + b)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from onesubtask import ATTEMPT, KEYS, Working, both, counting, totals
 
-from headrace.runtime import handover
+from headrace.runtime.cutmaking import handover
 from headrace.runtime.messages import Described, Logged, Reported
 from headrace.state.durable.storage import LocalStorage
 from headrace.tokens import Attempt

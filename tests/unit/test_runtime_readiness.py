@@ -6,8 +6,8 @@ from pathlib import Path
 
 from onesubtask import ATTEMPT, KEYS, Working, both, counting
 
+from headrace.runtime.cutmaking.readiness import Readiness
 from headrace.runtime.messages import CutAsked, Ready
-from headrace.runtime.readiness import Readiness
 
 FIRST, SECOND = ATTEMPT.cut(1), ATTEMPT.cut(2)
 

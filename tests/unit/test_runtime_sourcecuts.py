@@ -13,10 +13,10 @@ from onesubtask import ATTEMPT, KEYS, Working, counting, planned
 import headrace as hr
 from headrace.connect.source import Offset, Poll, Reader
 from headrace.graph.windowing import FOREVER_US
-from headrace.runtime import sourceorders
+from headrace.runtime.cutmaking import sourceorders
+from headrace.runtime.cutmaking.sourceorders import SourceOrders
 from headrace.runtime.messages import Aligned, CutOrdered, GoOn, Logged
 from headrace.runtime.plan import JobPlan
-from headrace.runtime.sourceorders import SourceOrders
 from headrace.runtime.wire.frames import Kind, decode
 from headrace.state.durable.loading import read_slice
 from headrace.state.durable.manifest import SliceVersion

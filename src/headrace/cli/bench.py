@@ -30,7 +30,9 @@ def bench(
     ] = None,
     stock: Annotated[bool, typer.Option(help="Also run the peers: stock Spark, or fixed configurations.")] = True,
     quick: Annotated[bool, typer.Option(help="Fewer settings, for a first look.")] = False,
-    state: Annotated[str, typer.Option(help="Size of the state in the checkpoint experiment.")] = "10 MB",
+    state: Annotated[
+        str | None, typer.Option(help="Size of the state in checkpoint; the largest of several in topk and similarity.")
+    ] = None,
     standby: Annotated[bool, typer.Option(help="Some kills of the recovery experiment find a standby ready.")] = False,
     commit: Annotated[str | None, typer.Option(help="Time between cuts, for example '200 ms'.")] = None,
     flush: Annotated[str | None, typer.Option(help="Longest wait in an output buffer, for example '5 ms'.")] = None,

@@ -26,7 +26,7 @@ class Options:
     bound_ms: float | None = None
     stock: bool = True
     quick: bool = False
-    state: str = "10 MB"
+    state: str | None = None
     standby: bool = False
     settings: Mapping[str, Any] = field(default_factory=dict)
 
@@ -148,7 +148,7 @@ def checkpoint(options: Options) -> Figures:
     from headrace.bench.durability.checkpoint import checkpoint as run
 
     rate, seconds, burst = options.rate or 10_000, options.seconds or 60, options.events or 10_000_000
-    state_bytes, settings = size_bytes(options.state, "--state"), {"flush": "10 ms", **options.settings}
+    state_bytes, settings = size_bytes(options.state or "10 MB", "--state"), {"flush": "10 ms", **options.settings}
     return run(state_bytes, rate, seconds, options.warmup, burst, _tell, **settings)
 
 
@@ -159,6 +159,29 @@ def restart(options: Options) -> Figures:
     return run(options.rate or 2000, options.seconds or 120, options.warmup, **options.settings)
 
 
+def slices(options: Options) -> Figures:
+    """a running reduce and a Python step with one slice per subtask, ten, 64 and 256, in turn: CPU time per record"""
+    from headrace.bench.elasticity.slicecost import slices as run
+
+    return run(options.seconds or 10, 1 if options.quick else 3, _tell, **options.settings)
+
+
+def topk(options: Options) -> Figures:
+    """top words over a sliding count window: rate and latency against state, up to --state; ChronoStream's Fig. 12"""
+    from headrace.bench.elasticity.curves import topk as run
+
+    load = options.rate or 5000, options.seconds or 10, options.events or 200_000
+    return run(size_bytes(options.state or "256 MB", "--state"), *load, _tell, **options.settings)
+
+
+def similarity(options: Options) -> Figures:
+    """similar messages, each compared with a whole window: time against state, up to --state; ChronoStream's Fig. 13"""
+    from headrace.bench.elasticity.curves import similarity as run
+
+    load = options.rate or 100, options.seconds or 10, options.events or 4000
+    return run(size_bytes(options.state or "256 MB", "--state"), *load, _tell, **options.settings)
+
+
 def _tell(line: str) -> None:
     """Progress of an experiment with many runs."""
     print(line, file=sys.stderr, flush=True)
@@ -166,7 +189,8 @@ def _tell(line: str) -> None:
 
 _ALL: tuple[Callable[[Options], Figures], ...] = (
     latency, keyed_count, throughput, buffer_tradeoff, primetest, livestream, sentiments, hash_engines, combining,
-    combine, macd, scheduling, model_accuracy, recovery, checkpoint, restart,
+    combine, macd, scheduling, model_accuracy, recovery, checkpoint, restart, slices, topk,
+    similarity,
 )  # fmt: skip
 EXPERIMENTS = {run.__name__.replace("_", "-"): run for run in _ALL}
 """By the name that users give; each one's docstring is its line in the list."""

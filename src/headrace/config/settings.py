@@ -27,7 +27,7 @@ class Settings:
 
     mode: Mode = "realtime"
     parallelism: int = 2
-    slices: int = 64
+    slices: int | None = None
     commit_s: float = 1.0
     recovery_s: float | None = None
     flush_s: float = 0.008
@@ -74,15 +74,15 @@ class Settings:
         if self.mode not in MODES:
             raise ConfigError(f"mode {self.mode!r} is not one of {', '.join(MODES)}")
         check_schedule(self.schedule)
-        for name, minimum in (("parallelism", 1), ("slices", 1), ("poll_rows", 1)):
-            value = getattr(self, name)
-            if not isinstance(value, int) or value < minimum:
-                raise ConfigError(f"{name} must be a whole number of at least {minimum}, not {value!r}")
+        slices = 1 if self.slices is None else self.slices
+        for name, value in (("parallelism", self.parallelism), ("slices", slices), ("poll_rows", self.poll_rows)):
+            if not isinstance(value, int) or value < 1:
+                raise ConfigError(f"{name} must be a whole number of at least 1, not {value!r}")
         if self.flush_by not in ("deadline", "size"):
             raise ConfigError(f"flush_by {self.flush_by!r} is not 'deadline' or 'size'")
         if self.chaining not in ("static", "dynamic"):
             raise ConfigError(f"chaining {self.chaining!r} is not 'static' or 'dynamic'")
-        if self.slices > 65_535:
+        if slices > 65_535:
             raise ConfigError(f"slices must be at most 65535, not {self.slices}")
         if self.commit_s < 0.05:
             raise ConfigError(f"commit must be at least 50 ms, not {in_words(self.commit_s)}: a cut takes part of that")

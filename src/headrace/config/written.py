@@ -18,8 +18,9 @@ class RunSettings(TypedDict, total=False):
     """``"realtime"``, ``"microbatch"`` or ``"batch"``."""
     parallelism: int
     """Subtasks per stage, where a step does not say."""
-    slices: int
-    """Shares of each step's keys: the unit of stored state, fixed for the life of a checkpoint."""
+    slices: int | None
+    """Shares of each step's keys: the unit of stored state, fixed for the life of a checkpoint. Without it, four for each
+    subtask that the widest keyed step may ever have, as a power of two and 64 at least."""
     commit: Duration
     """Time between cuts: how often state, source offsets and results become one version, durable and visible. Longer by
     itself where cuts would hold records up for more than a few percent of the time. Other modes have one cut at the end

@@ -93,7 +93,7 @@ class Generate:
 
     def batch(self, numbers: Ints, due_us: Ints, schema: pa.Schema) -> pa.RecordBatch:
         """Make the records with these numbers."""
-        if self.due is None:
+        if self.due is None or self.due not in schema.names:
             return as_batch(self.make(numbers), len(numbers), schema)
         at = schema.get_field_index(self.due)
         made = as_batch(self.make(numbers), len(numbers), schema.remove(at))

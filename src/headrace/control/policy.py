@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from headrace.control.buffersizes import SizeLimits
 from headrace.control.constraints import PathConstraint, check
+from headrace.control.flushing.buffersizes import SizeLimits
 from headrace.control.topology import Topology
 from headrace.measure.report import ChannelId
 

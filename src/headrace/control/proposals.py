@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from headrace.control.batching import lowest, next_deadline_ms, step_latencies, targets_ms, yielding_share
-from headrace.control.buffersizes import next_size_bytes
 from headrace.control.chaining import CEILING, SPLIT, Chain, chain_of, chained_edges, partition, primary_chains
 from headrace.control.constraints import Path, edge_in_words
 from headrace.control.decisions import Action, Decision, Expectation
+from headrace.control.flushing.batching import lowest, next_deadline_ms, step_latencies, targets_ms, yielding_share
+from headrace.control.flushing.buffersizes import next_size_bytes
 from headrace.control.policy import SettingsChange
 from headrace.control.standing import Standing, budget
 from headrace.control.view import View

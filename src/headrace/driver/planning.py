@@ -16,6 +16,7 @@ from headrace.connect.source import Source
 from headrace.driver.identity import NEW, known_identity
 from headrace.driver.schemafinding import infer
 from headrace.errors import GraphError
+from headrace.graph.granularity import default_slices
 from headrace.graph.nodes import Graph, Node, PaneNode, ReduceNode, SinkNode, SourceNode
 from headrace.graph.reduction import Aggregate
 from headrace.graph.sharing import share
@@ -28,7 +29,7 @@ def plan_job(job: Jobs, checkpoint: Path, settings: Settings, *, collect: bool =
     """Validate a job, or several that run together, fix its schemas and lay it out in stages.
 
     ``collect``: replace all sinks by ones that keep their rows under the checkpoint, and give one to
-    every stream that nothing reads.
+    every stream that nothing reads. The number of slices is the user's, else the checkpoint's, else by the rule.
     """
     graph = graph_of(job, need_sink=not collect)
     graph = collecting(graph, checkpoint / "collected", every=collect)
@@ -60,6 +61,7 @@ def plan_job(job: Jobs, checkpoint: Path, settings: Settings, *, collect: bool =
         settings,
         checkpoint,
         inferred.schemas,
+        settings.slices or known.slices or default_slices(layout),
     )
     control_job(plan)  # refuses constraints that no controller could keep together
     return plan

@@ -102,7 +102,7 @@ def _measured(plan: JobPlan, node: Node, inputs: list[Batch]) -> tuple[StepCost,
 def _operator(plan: JobPlan, name: str) -> Operator:
     node = plan.graph.by_name[name]
     operator = build_operator(plan, node, Guard(name, node.options.on_error or plan.graph.on_error))
-    operator.restored(list(range(plan.settings.slices)))
+    operator.restored(list(range(plan.slices)))
     operator.begin()
     return operator
 

@@ -88,7 +88,7 @@ def _build_operators(
 
 
 def build_operator(plan: JobPlan, node: Node, guard: Guard) -> Operator:
-    slices, settings = plan.settings.slices, plan.settings
+    slices, settings = plan.slices, plan.settings
     match node:
         case SourceNode():
             logs = plan.checkpoint / "headrace" / "logs"

@@ -26,7 +26,7 @@ class JobPlan:
     """The compiled job: the same in the driver, in every worker and in every attempt of a run.
 
     ``fixed_schemas`` are those that the checkpoint keeps; in ``schemas`` sources lack columns that
-    no step reads.
+    no step reads. ``slices`` is how many shares the keys of each step have, for the life of the checkpoint.
     """
 
     run: str
@@ -38,6 +38,7 @@ class JobPlan:
     settings: Settings
     checkpoint: Path
     fixed_schemas: dict[str, pa.Schema]
+    slices: int
 
     @property
     def eager(self) -> bool:
@@ -48,9 +49,9 @@ class JobPlan:
         """The schema of what a step reads."""
         return self.schemas[self.graph.by_name[name].inputs[port]]
 
-    def slices(self, stage: int) -> int:
+    def slices_of(self, stage: int) -> int:
         """Into how many slices a stage's state is divided; those of the first are its sources' partitions."""
-        return self.settings.slices if stage else max(self.partitions.values(), default=1)
+        return self.slices if stage else max(self.partitions.values(), default=1)
 
 
 class Ticket(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

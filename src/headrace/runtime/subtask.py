@@ -16,7 +16,9 @@ from headrace.errors import FencedError, ProtocolError
 from headrace.runtime.build import build_stage
 from headrace.runtime.clock import now_us
 from headrace.runtime.controlend import Control
-from headrace.runtime.cuts import Cuts
+from headrace.runtime.cutmaking.cuts import Cuts
+from headrace.runtime.cutmaking.readiness import Readiness
+from headrace.runtime.cutmaking.sourceorders import SourceOrders
 from headrace.runtime.messages import (
     CutAsked,
     CutOrdered,
@@ -32,10 +34,8 @@ from headrace.runtime.messages import (
 from headrace.runtime.operators.sinks import DeadLetters
 from headrace.runtime.ownership import Table
 from headrace.runtime.plan import JobPlan, Ticket
-from headrace.runtime.readiness import Readiness
 from headrace.runtime.reporting import Reporter
 from headrace.runtime.scheduling.scheduler import Scheduler
-from headrace.runtime.sourceorders import SourceOrders
 from headrace.runtime.wire.channelmeter import Stamp
 from headrace.runtime.wire.inbox import End, Inbox, Row
 from headrace.state.durable.changes import Store
@@ -147,7 +147,7 @@ class Subtask:
         if not fresh:
             return
         held = {
-            name: [number for number in ticket.mine if number in operator.parts(self.plan.settings.slices)]
+            name: [number for number in ticket.mine if number in operator.parts(self.plan.slices)]
             for name, operator in self._operators.items()
         }
         stores = {id: (store, held[step]) for id, (step, store) in self._stores.items()}

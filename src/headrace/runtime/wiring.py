@@ -42,7 +42,7 @@ class Wiring:
         after = plan.layout.stages[stage.index + 1]
         return [
             EdgeWriter(
-                edge, after.subtasks, plan.settings.slices, self.stamp, after.shuffled, self._combiner(edge)
+                edge, after.subtasks, plan.slices, self.stamp, after.shuffled, self._combiner(edge)
             )
             for edge in plan.layout.border(after.index)
         ]  # fmt: skip
@@ -67,7 +67,7 @@ class Wiring:
         """The receiving end of an edge from the leg before."""
         settings, operator = self.plan.settings, self.operators[edge.target]
         meter = ChannelMeter(edge.id, operator.meter, settings.sample_share, self.stamp)
-        return Inbound(edge, operator, self._schema_of(edge), operator.combined_schema, settings.slices, meter)
+        return Inbound(edge, operator, self._schema_of(edge), operator.combined_schema, self.plan.slices, meter)
 
     def _stays(self, edge: Edge) -> bool:
         """Whether both ends are here whatever is ordered, so that one operator calls the other."""
@@ -85,7 +85,7 @@ class Wiring:
         if stage.index < stage.last:
             inner = replace(edge, keys=(), keyed=False, spread=False)
             hop = stage.index - stage.first
-            writer = EdgeWriter(inner, stage.subtasks, settings.slices, self.stamp, shuffled=False, hop=hop)
+            writer = EdgeWriter(inner, stage.subtasks, self.plan.slices, self.stamp, shuffled=False, hop=hop)
         step = here.meter if here is not None else StepMeter(edge.target)
         meter = ChannelMeter(edge.id, step, settings.sample_share, self.stamp)
         return Link(edge, self._schema_of(edge), way_out or here, writer, meter)

@@ -32,9 +32,9 @@ _NAN_BITS = np.float64("nan").view(np.uint64)
 
 def mix(x: U64, seed: np.uint64 = _ZERO) -> U64:
     """The finaliser of splitmix64: every input bit reaches every output bit."""
-    hashes = np.empty(len(x), np.uint64)
-    hash_words(read_only(x), seed, hashes)
-    return hashes
+    hashes = np.empty(x.size, np.uint64)
+    hash_words(read_only(x).reshape(-1), seed, hashes)
+    return hashes.reshape(x.shape)
 
 
 def hash_column(column: pa.Array, lane: int = 0) -> U64:

@@ -6,9 +6,9 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from headrace.graph.windowing import IDLE_US, NEVER_US
+from headrace.runtime.cutmaking.sourceorders import AHEAD_BYTES, SourceOrders
 from headrace.runtime.operators.operator import lowest_of
 from headrace.runtime.plan import Ticket
-from headrace.runtime.sourceorders import AHEAD_BYTES, SourceOrders
 from headrace.runtime.wire.alignment import Alignment
 from headrace.runtime.wire.marks import CutMark
 from headrace.state.durable.segments import StoredChange

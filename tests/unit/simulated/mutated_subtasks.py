@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from headrace.errors import CorruptionError
+from headrace.runtime.cutmaking.sourceorders import SourceOrders
 from headrace.runtime.ownership import owners
-from headrace.runtime.sourceorders import SourceOrders
 from headrace.runtime.wire.alignment import Alignment
 from simulated.job import source_state
 from simulated.lanes import Lane

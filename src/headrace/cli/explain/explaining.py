@@ -71,7 +71,7 @@ def in_sentences(plan: JobPlan) -> list[str]:
     """What the layout means for Spark and for latency."""
     layout, settings = plan.layout, plan.settings
     shuffles = sum(stage.shuffled for stage in layout.stages)
-    lines = [f"stages: {len(layout.stages)}; shuffles: {shuffles}; slices of state per keyed step: {settings.slices}."]
+    lines = [f"stages: {len(layout.stages)}; shuffles: {shuffles}; slices of state per keyed step: {plan.slices}."]
     if plan.eager:
         parts = " + ".join(str(stage.subtasks) for stage in layout.stages)
         lines += [

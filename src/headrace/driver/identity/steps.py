@@ -117,7 +117,7 @@ def identity(plan: JobPlan) -> Identity:
     """What a checkpoint of this job has to agree with."""
     return Identity(
         plan.graph.job,
-        plan.settings.slices,
+        plan.slices,
         HASH_ID,
         FORMAT_ID,
         {node.name: _step(plan, node) for node in plan.graph.nodes if not isinstance(node, SinkNode)},

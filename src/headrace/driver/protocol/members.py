@@ -76,7 +76,7 @@ class Members:
     def plan_one(self, place: Place, attempt: Attempt, base: Token | None, entry: int, orders: Orders) -> Reply:
         """A ticket where stages run one after the other, and nobody knows yet who will come."""
         stages = range(len(self.plan.layout.stages))
-        self.tables = [dealt(self.plan.slices(at), range(self.active(at, orders))) for at in stages]
+        self.tables = [dealt(self.plan.slices_of(at), range(self.active(at, orders))) for at in stages]
         return self._ticket(place, attempt, base, entry, orders)
 
     def active(self, stage: int, orders: Orders) -> int:
@@ -108,7 +108,7 @@ class Members:
 
     def _assign(self, stage: int, base: Token | None, orders: Orders) -> Table:
         """Who owns what: who holds it in memory, as far as loads stay level."""
-        n, slices = self.active(stage, orders), self.plan.slices(stage)
+        n, slices = self.active(stage, orders), self.plan.slices_of(stage)
         held = {
             index: hello.inventory.slices
             for (at, index), hello in sorted((place, member.hello) for place, member in self.by_place.items())

@@ -8,6 +8,7 @@ told apart by their stored bytes, so that an entry is the same one before and af
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -38,6 +39,7 @@ _SCHEMA = pa.schema(
     [("name", pa.string()), ("key", pa.binary()), ("sub", pa.binary()), ("value", pa.binary()), ("place", pa.int64())]
 )
 _NO_SUB = pack(None)
+_NO_SUBS: OrderedDict[bytes, None] = OrderedDict()
 _ENTRY_BYTES = 400
 """What an entry takes, roughly: its place in the dictionary, three small byte strings, two tuples. Long values take
 more; counting them would cost time at every change."""
@@ -54,7 +56,8 @@ class KeyedStore:
         self._entries: dict[Flat, Entry] = {}
         self._before: dict[Flat, Entry | None] = {}
         self._dirty_bytes = 0
-        self._subs: dict[tuple[str, bytes], dict[bytes, None]] = {}
+        self._subs: dict[tuple[str, bytes], OrderedDict[bytes, None]] = {}
+        # An OrderedDict finds its first item at once; a dict looks at all places that items have left at its front.
         self._digests: dict[int, Digest] = {}
         self._lent: dict[Flat, Any] = {}
         self._key: tuple[Key, bytes] = (None, _NO_SUB)
@@ -79,7 +82,7 @@ class KeyedStore:
         if sub is None:
             self._entries[flat] = (packed, 0)
             return
-        subs = self._subs.setdefault(flat[:2], {})
+        subs = self._subs.setdefault(flat[:2], OrderedDict())
         if old is not None:
             place = old[1]
         else:
@@ -146,7 +149,7 @@ class KeyedStore:
         for name, key, sub, value, place in sorted(rows, key=lambda row: row[4]):
             self._entries[name, key, sub] = (value, place)
             if sub != _NO_SUB:
-                self._subs.setdefault((name, key), {})[sub] = None
+                self._subs.setdefault((name, key), OrderedDict())[sub] = None
 
     def give_away(self, slices: frozenset[int]) -> None:
         keys = list({flat[1]: None for flat in self._entries})
@@ -173,25 +176,28 @@ class KeyedStore:
             self._key = (key, pack(key, f"step {self._step!r}, key"))
         return self._key[1]
 
-    def _subs_of(self, name: str, key: Key) -> dict[bytes, None]:
-        return self._subs.get((name, self._packed(key)), {})
+    def _subs_of(self, name: str, key: Key) -> OrderedDict[bytes, None]:
+        return self._subs.get((name, self._packed(key)), _NO_SUBS)
 
     def _changes(
         self, old: list[tuple[Flat, Entry]], new: list[tuple[Flat, Entry]], gone: npt.NDArray[np.bool_]
     ) -> list[Change]:
-        """Entries as they were and as they are, by slice."""
+        """Entries as they were and as they are, by slice: put in order once, so that a slice's are a view of all."""
         befores, puts = _batch(old), _batch(new)
         old_stamps, new_stamps = stamps_of(befores), stamps_of(puts)
         old_at, new_at = (dict(split_by_slice(self._slices(entries))) for entries in (old, new))
-        changes, nothing = [], np.zeros(0, np.int64)
+        changes, begin, nothing = list[Change](), 0, np.zeros(0, np.int64)
+        ordered = puts.take(pa.array(np.concatenate([nothing, *new_at.values()])))
+        old_ids = befores.column(ID_COLUMNS[0]).to_numpy(), befores.column(ID_COLUMNS[1]).to_numpy()
         for slice in sorted(old_at.keys() | new_at.keys()):
             was, now = old_at.get(slice, nothing), new_at.get(slice, nothing)
             parent = self._digests.get(slice, ZERO_DIGEST)
             digest = plus(parent, total(old_stamps[was]), -1)
             digest = self._digests[slice] = plus(digest, total(new_stamps[now]))
-            dead = befores.take(pa.array(was[gone[was]]))
-            deletes = id_batch((dead.column(ID_COLUMNS[0]).to_numpy(), dead.column(ID_COLUMNS[1]).to_numpy()))
-            changes.append(Change(slice, puts.take(pa.array(now)), deletes, parent, digest))
+            dead = was[gone[was]]
+            deletes = id_batch((old_ids[0][dead], old_ids[1][dead]))
+            changes.append(Change(slice, ordered.slice(begin, len(now)), deletes, parent, digest))
+            begin += len(now)
         return changes
 
     def _slices(self, entries: list[tuple[Flat, Entry]]) -> npt.NDArray[np.uint16]:

@@ -1,7 +1,7 @@
 """How one subtask makes a cut: all that came before it leaves, behind it the mark, and what changed is set aside.
 
 Nothing is taken in between, so what is set aside is just what was sent, shown and marked before. Nothing waits for a disk
-either: what was set aside becomes durable while the next interval goes on (``runtime.handover``).
+either: what was set aside becomes durable while the next interval goes on (``runtime.cutmaking.handover``).
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator, Mapping
 
 import pyarrow as pa
 
-from headrace.runtime.arrivals import Arrivals
 from headrace.runtime.build import BuiltStage
 from headrace.runtime.clock import now_us
 from headrace.runtime.controlend import Control
-from headrace.runtime.handover import Handover
+from headrace.runtime.cutmaking.arrivals import Arrivals
+from headrace.runtime.cutmaking.handover import Handover
 from headrace.runtime.messages import Adopted, Aligned, Prepared, RowsShown
 from headrace.runtime.operators.sinks import DeadLetters
 from headrace.runtime.ownership import Table, owned

@@ -1,0 +1,1 @@
+"""When buffers leave: their deadlines (``batching``), or their sizes."""
