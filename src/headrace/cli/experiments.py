@@ -166,6 +166,22 @@ def slices(options: Options) -> Figures:
     return run(options.seconds or 10, 1 if options.quick else 3, _tell, **options.settings)
 
 
+def migrate(options: Options) -> Figures:
+    """slices change hands under load, with state of growing size up to --state: how long their records wait"""
+    from headrace.bench.elasticity.migration import migrate as run
+
+    largest, sizes = size_bytes(options.state or "1 GB", "--state"), (64_000_000, 256_000_000, 1_000_000_000)
+    settings = {"flush": "10 ms", **options.settings}
+    return run([*(s for s in sizes if s < largest), largest], options.rate or 5000, _tell, **settings)
+
+
+def rescale(options: Options) -> Figures:
+    """a keyed step goes from 1 subtask to 2, 4, 2 and 1 while it runs: pauses of the slices that move"""
+    from headrace.bench.elasticity.rescaling import rescale as run
+
+    return run(options.rate or 2000, options.seconds or 8, _tell, **options.settings)
+
+
 def topk(options: Options) -> Figures:
     """top words over a sliding count window: rate and latency against state, up to --state; ChronoStream's Fig. 12"""
     from headrace.bench.elasticity.curves import topk as run
@@ -189,7 +205,7 @@ def _tell(line: str) -> None:
 
 _ALL: tuple[Callable[[Options], Figures], ...] = (
     latency, keyed_count, throughput, buffer_tradeoff, primetest, livestream, sentiments, hash_engines, combining,
-    combine, macd, scheduling, model_accuracy, recovery, checkpoint, restart, slices, topk,
+    combine, macd, scheduling, model_accuracy, recovery, checkpoint, restart, slices, migrate, rescale, topk,
     similarity,
 )  # fmt: skip
 EXPERIMENTS = {run.__name__.replace("_", "-"): run for run in _ALL}

@@ -14,6 +14,7 @@ from headrace.config import Schedule, check_schedule
 from headrace.connect.collect import Collect, read_collected
 from headrace.control.balancing import balanced
 from headrace.driver.protocol.events import MovesAsked, RescaleAsked, RestartAsked, ScheduleGiven
+from headrace.driver.protocol.moving import HandedOver
 from headrace.driver.status import CutFigures, Event, Status
 from headrace.errors import ConfigError, HeadraceError
 from headrace.graph.nodes import SinkNode
@@ -125,6 +126,10 @@ class Run(Supervisor):
             loads = moving.loads.get(stage)
             if loads and (table := balanced(tables[stage], loads)) != tables[stage]:
                 self._loop.post(MovesAsked(stage, table, "loads are to be evened out: it was asked for"))
+
+    def moves(self) -> list[HandedOver]:
+        """The last thousand times that slices changed hands, oldest first."""
+        return list(self._machine.handed_over)
 
     def _keyed_stage(self, step: str) -> int:
         stage = self.plan.layout.stage_of.get(step)

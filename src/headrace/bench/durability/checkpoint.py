@@ -88,7 +88,7 @@ def _variant(name: str, load: StateLoad, warmup_s: int, settings: dict[str, Any]
         source = StandingStill(source, state) if name == "stop" else source
         totals = running_totals(f"bench-checkpoint-{name}", source)
         totals.sink("out", hr.callback(CountingNew(signals, recorder)))
-        measured = _run(totals.job, load, signals, lambda: recorder.read(), settings | {"checkpoint": state})
+        measured = run_phases(totals.job, load, signals, lambda: recorder.read(), settings | {"checkpoint": state})
         figures = paced_figures(load, measured.table, measured.start_us, measured.burst_us, warmup_s)
         stored, stored_bytes = stored_totals(state)
     wrong = check_updates(load, measured.table, measured.start_us)
@@ -112,17 +112,18 @@ def _visible(load: StateLoad, warmup_s: int, settings: dict[str, Any]) -> dict[s
         totals.map_batch(updates, name="updates").sink("out", hr.jsonl(out))
         with Onlooker(out) as onlooker:
             state = Path(work) / "checkpoint"
-            measured = _run(totals.job, load, signals, dict, settings | {"checkpoint": state})
+            measured = run_phases(totals.job, load, signals, dict, settings | {"checkpoint": state})
             onlooker.look()
             table = onlooker.table(COLUMNS)
     figures = paced_figures(load, table, measured.start_us, measured.burst_us, warmup_s)
     return {**figures, **_run_figures(measured), **check_updates(load, table, measured.start_us)}
 
 
-def _run(
-    job: hr.Job, load: StateLoad, signals: Signals, read: Callable[[], Table], settings: dict[str, Any]
-) -> Measured:
-    """Fill, let what that has delayed pass, pace, burst."""
+def run_phases(
+    job: hr.Job, load: StateLoad, signals: Signals, read: Callable[[], Table], settings: dict[str, Any],
+    meanwhile: Callable[[Run], None] = lambda run: None,
+) -> Measured:  # fmt: skip
+    """Fill, let what that has delayed pass, pace and ``meanwhile`` do something, burst."""
     run = hr.start(job, **settings)
     try:
         _wait(run, lambda: signals.new_keys >= load.keys)
@@ -133,6 +134,7 @@ def _run(
         start_us, cut = time.time_ns() // 1000 + 500_000, max((c.number for c in run.cuts()), default=0)
         signals.pace(start_us)
         with TreeWatch() as watch:
+            meanwhile(run)
             _sleep_until(run, start_us + load.paced * 1_000_000 // load.rate)
         paced_cuts = [c for c in run.cuts() if c.number > cut]
         burst_us = start_us + load.paced * 1_000_000 // load.rate + int(_PAUSE_S * 1e6)

@@ -129,11 +129,11 @@ class CountingNew:
             self.then(more)
 
 
-def running_totals(name: str, source: Any) -> hr.Stream:
-    """A job's totals per key, with a result at each update."""
+def running_totals(name: str, source: Any, **options: Any) -> hr.Stream:
+    """A job's totals per key, with a result at each update; ``options`` are the step's."""
     sums: dict[str, Any] = {f"v{i}": hr.sum(f"v{i}") for i in range(VALUES)}
     items = hr.Job(name).source("items", source)
-    return items.key_by("key").reduce(name=STEP, n=hr.count(), due_us=hr.sum("due_us"), **sums)
+    return items.key_by("key").reduce(name=STEP, n=hr.count(), due_us=hr.sum("due_us"), **sums, **options)
 
 
 @dataclass(frozen=True, slots=True)

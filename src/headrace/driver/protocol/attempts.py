@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Sequence
 from typing import Literal
 
@@ -13,7 +14,7 @@ from headrace.driver.protocol.asking import Asking
 from headrace.driver.protocol.cutting import CutPace, CutUnderWay
 from headrace.driver.protocol.events import Began, Instruction, NumberedCut, Say, Send
 from headrace.driver.protocol.members import Members
-from headrace.driver.protocol.moving import Moving
+from headrace.driver.protocol.moving import HandedOver, Moving
 from headrace.runtime.messages import (
     Adopted,
     Aligned,
@@ -65,6 +66,7 @@ class Attempts:
         self._first_attempts: list[int] = []
         self._hellos: dict[bytes, Hello] = {}
         self._failures: list[Failed] = []
+        self.handed_over: deque[HandedOver] = deque(maxlen=1000)
         self._began_s: float | None = None
         self._batch_s = 0.0
 
@@ -86,7 +88,7 @@ class Attempts:
             case Prepared() if message.attempt == self.attempt:
                 self.moving.ready(message.place, message.version)
             case Adopted():
-                return self._adopted(message)
+                return self._adopted(message, now_s)
             case Reported() if message.attempt != self.attempt or not self.members.has_place(message.place):
                 return self._supersede(sender, message.attempt)
             case Reported():
@@ -146,14 +148,13 @@ class Attempts:
             self.moving.describe(described.description)
         return []
 
-    def _adopted(self, adopted: Adopted) -> list[Instruction]:
-        moves = self.moving.adopt(adopted.place, adopted.token)
-        if not moves:
+    def _adopted(self, adopted: Adopted, now_s: float) -> list[Instruction]:
+        handed = self.moving.adopt(adopted.place, adopted.token, adopted.held_ms, now_s)
+        if handed is None:
             return []
-        slices = f"{len(moves)} slice{'s' if len(moves) > 1 else ''}"
-        return [
-            Say("moved", f"{slices} changed hands at cut {adopted.token.cut}; records waited {adopted.held_ms:.0f} ms")
-        ]
+        self.handed_over.append(handed)
+        slices = f"{handed.slices} slice{'s' if handed.slices > 1 else ''}"
+        return [Say("moved", f"{slices} changed hands at cut {handed.cut}; records waited {handed.held_ms:.0f} ms")]
 
     def _supersede(self, sender: bytes, attempt: Attempt) -> list[Instruction]:
         """What was said belongs to another attempt. Who said it may be at work for this one by now, or about to say

@@ -43,6 +43,17 @@ class Move:
     taker: int
 
 
+@dataclass(frozen=True, slots=True)
+class HandedOver:
+    """Slices of a stage that changed hands at a cut: for how long at most their records waited, and when that was over."""
+
+    cut: int
+    stage: int
+    slices: int
+    held_ms: float
+    at_s: float
+
+
 @dataclass(slots=True)
 class Moving:
     """``wanted`` are tables by stage; ``moves`` are under way, for ``tables``. ``loads`` are records per slice, lately.
@@ -65,6 +76,7 @@ class Moving:
     _until_s: float = 0.0
     _told_s: float = float("-inf")
     _described: dict[int, Description] = field(default_factory=dict)
+    _held_ms: float = 0.0
 
     @staticmethod
     def of(plan: JobPlan) -> Moving:
@@ -172,19 +184,21 @@ class Moving:
             self._told_s = now_s
         return told
 
-    def adopt(self, place: Place, token: Token) -> tuple[Move, ...]:
-        """Somebody works on what it got; the moves that are over now, once all do."""
+    def adopt(self, place: Place, token: Token, held_ms: float, now_s: float) -> HandedOver | None:
+        """Somebody works on what it got, after so long; what has changed hands, once all do."""
         if token != self.token:
-            return ()
+            return None
         self._unadopted.discard(place)
+        self._held_ms = max(self._held_ms, held_ms)
         if self._unadopted:
-            return ()
-        moves, self.token = self.moves, None
+            return None
+        handed = HandedOver(token.cut, self.moves[0].stage, len(self.moves), self._held_ms, now_s)
+        self.token = None
         self._done()
-        return moves
+        return handed
 
     def _done(self) -> None:
-        self.moves, self.tables, self._described = (), {}, {}
+        self.moves, self.tables, self._described, self._held_ms = (), {}, {}, 0.0
         self._unready, self._unadopted, self._told_s = set(), set(), float("-inf")
 
     def _chosen(self, tables: Sequence[Table], base: NumberedCut | None) -> tuple[Move, ...]:
