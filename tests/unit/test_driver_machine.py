@@ -40,6 +40,7 @@ from headrace.runtime.messages import (
 )
 from headrace.runtime.orders import NO_ORDERS
 from headrace.runtime.plan import Ticket
+from headrace.state.copies.nearest import NOTHING_LOADED
 from headrace.state.durable.versionlog import CutEntry
 from headrace.tokens import Attempt, Token
 
@@ -98,10 +99,10 @@ def test_an_attempt_runs_from_hello_to_go() -> None:
     driven = Driven()
     assert driven.hello(COUNT) == [] and driven.machine.phase == "joining"
     planned = sent(driven.hello(SOURCE), Planned)
-    ticket = Ticket(Attempt(1, 1), None, 0, 0, 1, (), NO_ORDERS)
+    ticket = Ticket(Attempt(1, 1), None, 0, 0, 1, (), NO_ORDERS, (), {})
     assert planned == {sender(SOURCE): Planned(replace(ticket, places=(0,))), sender(COUNT): Planned(ticket)}
-    assert driven.hear(COUNT, Loaded(*COUNT, driven.attempt)) == []
-    asked = driven.hear(SOURCE, Loaded(*SOURCE, driven.attempt))
+    assert driven.hear(COUNT, Loaded(*COUNT, driven.attempt, NOTHING_LOADED)) == []
+    asked = driven.hear(SOURCE, Loaded(*SOURCE, driven.attempt, NOTHING_LOADED))
     assert asked[0] == Began() and sent(asked, Go) == {sender(place): Go(Attempt(1, 1)) for place in driven.places}
     assert driven.machine.state == "running"
 
@@ -110,7 +111,7 @@ def test_an_attempt_runs_from_hello_to_go() -> None:
 def test_a_subtask_that_the_job_does_not_have_takes_no_part(stage: int, index: int) -> None:
     driven = Driven()
     driven.hello(SOURCE)
-    asked = driven.hear(SOURCE, Hello(stage, index, 1, 0, None, "here", 1, 2), by=b"x")
+    asked = driven.hear(SOURCE, Hello(stage, index, 1, 0, None, "here", 1, 2, None), by=b"x")
     assert sent(asked, Fenced) == {b"x": Fenced(f"the job has no subtask {index} of stage {stage}")}
     assert len(sent(driven.hello(COUNT), Planned)) == 2, "the attempt goes on"
     driven.load()
@@ -129,10 +130,10 @@ def test_subtasks_keep_the_slices_they_hold() -> None:
 
     for stage in (0, 1):
         for index, inventory in held.items():
-            hello = Hello(stage, index, 1, 0, Inventory(*inventory) if stage else None, "here", 1, 2)
+            hello = Hello(stage, index, 1, 0, Inventory(*inventory) if stage else None, "here", 1, 2, None)
             members.join(sender((stage, index)), hello)
     assert assigned() == [1, 2, 0], "group 2 stays with who says so first; stale versions do not count"
-    members.join(b"", Hello(1, 0, 1, 0, Inventory(base, 3, 3), "here", 1, 2))
+    members.join(b"", Hello(1, 0, 1, 0, Inventory(base, 3, 3), "here", 1, 2, None))
     assert assigned() == [0, 1, 2], "a group that there is not is nobody's"
     assert assigned({1: 2}) == [0, 1], "slices are divided anew among fewer subtasks"
 
@@ -241,12 +242,12 @@ def test_messages_of_another_attempt_change_nothing() -> None:
     for stale in (gone, Token(2, 1, 1), Token(1, 1, 2), Token(1, 2, 1)):
         driven.describe((1, 1), stale)
         driven.hear((1, 1), Aligned(1, 1, stale))
-        driven.hear((1, 1), Loaded(1, 1, stale.by))
+        driven.hear((1, 1), Loaded(1, 1, stale.by, NOTHING_LOADED))
         if stale.by != driven.attempt:
             driven.report((0, 0), exhausted=True, attempt=stale.by)
     for old in (0, 2, 7):
         assert sent(driven.hello((1, 1), query=old), Fenced), "of another query"
-    stranger = driven.hear((1, 1), Loaded(1, 1, token.by), by=b"x")
+    stranger = driven.hear((1, 1), Loaded(1, 1, token.by, NOTHING_LOADED), by=b"x")
     assert sent(stranger, Fenced).keys() == {b"x"}, "not who said HELLO"
     assert repr(driven.machine.cut) == before and not driven.machine.hearing.newest and driven.cuts == []
     assert driven.machine.phase == "running" and driven.all(StopQuery) == []

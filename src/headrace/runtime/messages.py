@@ -18,6 +18,8 @@ from headrace.measure.flows import Flow
 from headrace.measure.report import Report, plain
 from headrace.runtime.orders import Orders
 from headrace.runtime.plan import Description, Ticket
+from headrace.state.copies.nearest import Loading
+from headrace.state.copies.placement import CopyNode
 from headrace.tokens import Attempt, Token
 
 Place = tuple[int, int]
@@ -48,7 +50,10 @@ class Inventory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Hello(_FromSubtask, frozen=True, tag="hello"):
-    """HELLO: a subtask has started, in process ``pid`` that ``daemon`` forked on ``host``, for a batch of Spark's."""
+    """HELLO: a subtask has started, in process ``pid`` that ``daemon`` forked on ``host``, for a batch of Spark's.
+
+    ``node`` keeps copies of state there, if any does.
+    """
 
     query: int
     batch: int
@@ -56,12 +61,14 @@ class Hello(_FromSubtask, frozen=True, tag="hello"):
     host: str
     daemon: int
     pid: int
+    node: CopyNode | None
 
 
 class Loaded(_FromSubtask, frozen=True, tag="loaded"):
-    """LOADED: a subtask has its state."""
+    """LOADED: a subtask has its state, and from where."""
 
     attempt: Attempt
+    loading: Loading
 
 
 class Aligned(_FromSubtask, frozen=True, tag="aligned"):

@@ -13,6 +13,7 @@ from headrace.connect.sink import Staged
 from headrace.graph.nodes import Graph
 from headrace.graph.stages import Layout
 from headrace.runtime.orders import Orders
+from headrace.state.copies.placement import CopyNode
 from headrace.state.durable.segments import StoredChange
 from headrace.tokens import Attempt, Token
 
@@ -58,6 +59,7 @@ class Ticket(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``base`` is the version to start from (None: empty state), which stands at ``entry`` of the version log. ``group`` of
     ``groups`` is which share of the stage's slices the subtask owns, None if it owns none; ``places`` says for each
     group of the *next* stage on which subtask it is, so that slice → route is ``places[slice % len(places)]``.
+    ``backups`` says for each of its slices which of ``nodes`` keep copies of it.
     """
 
     attempt: Attempt
@@ -67,6 +69,8 @@ class Ticket(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     groups: int
     places: tuple[int, ...]
     orders: Orders
+    nodes: tuple[CopyNode, ...]
+    backups: dict[int, tuple[int, ...]]
 
     @property
     def first(self) -> Token:

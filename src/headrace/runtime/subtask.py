@@ -8,7 +8,7 @@ is the chunk writer's.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
 
@@ -16,6 +16,7 @@ from headrace.errors import FencedError, ProtocolError
 from headrace.runtime.build import build_stage
 from headrace.runtime.clock import now_us
 from headrace.runtime.controlend import Control
+from headrace.runtime.copying import Near, feeder_of, load_nearest
 from headrace.runtime.cuts import Cuts
 from headrace.runtime.messages import CutOrdered, Fenced, GoOn, Logged, Ordered, ToWorker
 from headrace.runtime.operators.sinks import DeadLetters
@@ -25,8 +26,8 @@ from headrace.runtime.scheduling.scheduler import Scheduler
 from headrace.runtime.sourceorders import SourceOrders
 from headrace.runtime.wire.channelmeter import Stamp
 from headrace.runtime.wire.inbox import End, Inbox, Row
+from headrace.state.copies.nearest import NOTHING_LOADED, Loading
 from headrace.state.durable.changes import Store
-from headrace.state.durable.loading import load_slices
 from headrace.state.durable.storage import LocalStorage, Storage
 from headrace.tokens import Token
 
@@ -63,7 +64,7 @@ class Subtask:
         self._inbox: Inbox | None = None
         self._listened_us = 0
 
-    def begin(self, index: int, ticket: Ticket, control: Control) -> None:
+    def begin(self, index: int, ticket: Ticket, control: Control, near: Near | None = None) -> Loading:
         """Take part in an attempt: load the slices of its base, unless they are in memory already."""
         self._ticket, self._control = ticket, control
         self._orders = SourceOrders(ticket.first)
@@ -72,12 +73,15 @@ class Subtask:
         self._stamp.offset_us = control.offset_us()
         self._reporter.begin(index, ticket.attempt, control)
         storage = LocalStorage(self.plan.checkpoint / "headrace")
-        self._load(ticket, storage)
+        held = self._held(ticket)
+        loading = self._load(ticket, storage, near, held)
         for operator in self._operators.values():
             operator.begin()
         self._outlet.begin(index, ticket)
         self._intake.begin(index, ticket.first)
-        self._cuts.begin(index, ticket, control, storage, self._wake)
+        feeder = feeder_of(storage, ticket, near, {id: held[step] for id, (step, _) in self._stores.items()})
+        self._cuts.begin(index, ticket, control, storage, self._wake, feeder)
+        return loading
 
     def run(self, inbox: Inbox) -> Iterator[pa.RecordBatch]:
         """Work until the cut that ends the batch has been made; yields rows for the next stage. Then call ``settle``."""
@@ -125,18 +129,22 @@ class Subtask:
         self._intake.give_up()
         self._cuts.close()
 
-    def _load(self, ticket: Ticket, storage: Storage) -> None:
-        fresh, self.version = self.version is None, None  # not a version again before the cut that ends the batch
-        if not fresh:
-            return
-        held = {
+    def _held(self, ticket: Ticket) -> dict[str, list[int]]:
+        """The slices, or partitions, that each step has here."""
+        return {
             name: [number for number in operator.parts(self.plan.settings.slices) if ticket.owns(number)]
             for name, operator in self._operators.items()
         }
+
+    def _load(self, ticket: Ticket, storage: Storage, near: Near | None, held: Mapping[str, list[int]]) -> Loading:
+        fresh, self.version = self.version is None, None  # not a version again before the cut that ends the batch
+        if not fresh:
+            return NOTHING_LOADED
         stores = {id: (store, held[step]) for id, (step, store) in self._stores.items()}
-        load_slices(storage, ticket.entry, ticket.base, stores)
+        loading = load_nearest(storage, ticket, near, stores)
         for name, operator in self._operators.items():
             operator.restored(held[name])
+        return loading
 
     def _read(self, inbox: Inbox, wait_s: float) -> None:
         """Take what has come; all of it where operators have queues. What a cut has held goes first."""

@@ -20,6 +20,7 @@ from headrace.driver.failures import translated
 from headrace.driver.hands import Hands
 from headrace.driver.identity import settle_identity
 from headrace.driver.journal import Journal
+from headrace.driver.origins import Origins
 from headrace.driver.protocol.events import (
     CutHappened,
     Heard,
@@ -38,7 +39,7 @@ from headrace.graph.nodes import SinkNode
 from headrace.runtime.messages import Hello, Loaded, Reply, RowsShown, ToDriver
 from headrace.runtime.orders import Orders
 from headrace.runtime.plan import JobPlan
-from headrace.spark.fleet import open_executors, warm_slots
+from headrace.spark.fleet import open_executors, warm_slots, with_backup
 from headrace.spark.gaps import Gap, GapClock
 from headrace.spark.queries import SparkQueries
 from headrace.spark.session import check_slots
@@ -64,7 +65,7 @@ class Supervisor:
     ) -> None:  # fmt: skip
         self._journal = Journal()
         self._executors = open_executors(session, plan, self._journal, observe_only=observe_only)
-        plan = self._executors.begin(plan)
+        plan = with_backup(self._executors.begin(plan), session.sparkContext.master)
         if plan.eager:
             check_slots(session, plan.layout.slots)
         self.plan, self._session = plan, session
@@ -89,6 +90,7 @@ class Supervisor:
         )  # fmt: skip
         self._steering = Steering(plan, self.order, self._journal, observe_only=observe_only, trace=trace)
         self._counters: dict[str, int] = {}
+        self._origins = Origins()
         self._state: State | None = None
         self._failure: HeadraceError | None = None
         self._cuts: deque[CutFigures] = deque(maxlen=1000)
@@ -191,7 +193,9 @@ class Supervisor:
             self._loop.post(RestartAsked("other executors are ready"))
 
     def _on_began(self) -> None:
-        now_s = time.monotonic()
+        now_s, loaded = time.monotonic(), self._origins.sentence()
+        if loaded is not None:
+            self._journal.say("loaded", loaded)
         gap = self._gap_clock.began(now_s)
         if gap is not None and self._began_s < float("inf"):
             self.gaps.append(gap)
@@ -224,6 +228,8 @@ class Supervisor:
             return []
         if isinstance(message, (Hello, Loaded)):
             self._gap_clock.mark("hello" if isinstance(message, Hello) else "loaded", time.monotonic())
+        if isinstance(message, Loaded):
+            self._origins.take(message)
         if isinstance(message, Hello):
             self.placements.append((message.query, message.stage, message.index, message.daemon, message.pid))
         self._loop.post(Heard(sender, message))

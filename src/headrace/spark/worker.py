@@ -10,6 +10,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from headrace.channel.client import ChannelClient
+from headrace.channel.keeping.starting import own_node
 from headrace.channel.keys import Address
 from headrace.runtime.attempt import Cache, run_attempt
 from headrace.runtime.messages import Failed
@@ -37,8 +38,10 @@ class StageTask:
         batch = self.batch if self.batch is not None else int(context.getLocalProperty("streaming.sql.batchId") or 0)
         index = context.partitionId()
         channel = _client(self.address, _LEASES * self.plan.settings.lease_s)
+        keeps = self.plan.eager and self.plan.settings.backup
+        near = own_node(self.plan.checkpoint, self.address, os.getppid()) if keeps else None
         try:
-            yield from run_attempt(self.plan, self.stage, index, batch, self.query, batches, channel, _cache)
+            yield from run_attempt(self.plan, self.stage, index, batch, self.query, batches, channel, _cache, near)
         except GeneratorExit:
             raise
         except Exception as error:

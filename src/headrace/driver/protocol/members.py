@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from headrace.runtime.messages import Hello, Loaded, Place, Planned, Reply
 from headrace.runtime.orders import Orders
 from headrace.runtime.plan import JobPlan, Ticket
+from headrace.state.copies.placement import CopyNode, StageSlice, Standbys
 from headrace.tokens import Attempt, Token
 
 
@@ -27,6 +28,9 @@ class Members:
     batch: int | None = None
     by_place: dict[Place, Member] = field(default_factory=dict)
     owners: list[list[int]] = field(default_factory=list)
+    _standbys: Standbys = field(default_factory=Standbys)
+    _nodes: tuple[CopyNode, ...] = ()
+    _backups: dict[StageSlice, tuple[str, ...]] = field(default_factory=dict)
 
     def gather(self, batch: int) -> None:
         """Another batch: all have to say HELLO anew."""
@@ -70,6 +74,7 @@ class Members:
         self.owners = [self._assign(stage.index, base, orders) for stage in self.plan.layout.stages]
         for member in self.by_place.values():
             member.loaded = False
+        self._place_copies()
         return [self._ticket(place, attempt, base, entry, orders) for place in self.by_place]
 
     def plan_one(self, place: Place, attempt: Attempt, base: Token | None, entry: int, orders: Orders) -> Reply:
@@ -107,10 +112,36 @@ class Members:
                 free.remove(owner[group])
         return [owner[group] for group in range(n)]
 
+    def _place_copies(self) -> None:
+        """Which nodes keep copies of which slices, and partitions, now that these have owners."""
+        nodes = {member.hello.node.name: member.hello.node for member in self.by_place.values() if member.hello.node}
+        roster = sorted(nodes)
+        numbers = range(max([self.plan.settings.slices, *self.plan.partitions.values()]))
+        owners = {
+            (stage, number): self._node_of(stage, mine[number % len(mine)])
+            for stage, mine in enumerate(self.owners)
+            for number in numbers
+        }
+        self._nodes = tuple(nodes[name] for name in roster)
+        self._backups = self._standbys.place(owners, roster, self.plan.settings.backup or 0) if roster else {}
+
+    def _node_of(self, stage: int, index: int) -> str | None:
+        node = self.by_place[stage, index].hello.node
+        return node.name if node is not None else None
+
     def _ticket(self, place: Place, attempt: Attempt, base: Token | None, entry: int, orders: Orders) -> Reply:
         stage, index = place
         mine = self.owners[stage]
         group = mine.index(index) if index in mine else None
         places = tuple(self.owners[stage + 1]) if stage + 1 < len(self.owners) else ()
-        ticket = Ticket(attempt, base, entry, group, len(mine), places, orders)
+        ticket = Ticket(attempt, base, entry, group, len(mine), places, orders, self._nodes, self._copies(stage, group))
         return self.by_place[place].sender, Planned(ticket)
+
+    def _copies(self, stage: int, group: int | None) -> dict[int, tuple[int, ...]]:
+        """Of each of a group's slices, at which of the nodes its copies are."""
+        at, groups = {node.name: i for i, node in enumerate(self._nodes)}, len(self.owners[stage])
+        return {
+            number: tuple(at[name] for name in names)
+            for (of, number), names in self._backups.items()
+            if of == stage and number % groups == group and names
+        }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import pyarrow as pa
 
@@ -14,9 +14,16 @@ from headrace.state.durable.storage import Storage
 from headrace.state.durable.versionlog import CutEntry, VersionLog
 from headrace.tokens import Token
 
+Ahead = Callable[[int, SliceVersion], None]
+"""Told of each slice, by its number, before its blocks are read."""
+
 
 def load_slices(
-    storage: Storage, entry: int, base: Token | None, stores: Mapping[str, tuple[Store, Sequence[int]]]
+    storage: Storage,
+    entry: int,
+    base: Token | None,
+    stores: Mapping[str, tuple[Store, Sequence[int]]],
+    ahead: Ahead = lambda slice, version: None,
 ) -> None:
     """Fill stores with the slices they own, as of version ``base``, which is at number ``entry`` of the log."""
     if base is None or not stores:
@@ -26,6 +33,7 @@ def load_slices(
         for slice in slices:
             version = manifest.slices.get((step, slice))
             if version is not None:
+                ahead(slice, version)
                 store.load(slice, read_slice(storage, step, slice, version), version.digest)
 
 

@@ -1,0 +1,114 @@
+"""Reading blocks from the nearest valid copy: the own node's memory, its disk, a peer, the checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+import msgspec
+
+from headrace.state.copies.nodestore import ORIGINS, NodeStore, Origin
+from headrace.state.durable.manifest import SliceVersion
+from headrace.state.durable.segments import BlockRef, checksum
+from headrace.state.durable.storage import Storage
+
+
+class Peer(Protocol):
+    """Another node's keeper. Whatever goes wrong there is no error here: the answer is that it has nothing."""
+
+    def get(self, blocks: Sequence[BlockRef]) -> list[bytes | None]:
+        """For each block what is kept in its place, or None."""
+        ...
+
+
+class Loading(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where a subtask's state came from: slices by the farthest origin of their blocks, and blocks by origin.
+
+    ``damaged`` copies did not have their checksum, and were passed over.
+    """
+
+    slices: dict[str, int]
+    blocks: dict[str, int]
+    damaged: int
+
+
+NOTHING_LOADED = Loading({}, {}, 0)
+
+
+class NearestStorage:
+    """The checkpoint's storage, with blocks from copies where one fits.
+
+    ``read_ahead`` looks for all blocks of a slice at once; what it finds is given out by ``get_range``, each once.
+    """
+
+    def __init__(self, storage: Storage, own: NodeStore | None) -> None:
+        self._storage, self._own = storage, own
+        self._found: dict[tuple[str, int, int], bytes] = {}
+        self._slices: dict[str, int] = {}
+        self._blocks: dict[str, int] = {}
+        self._damaged = 0
+
+    @property
+    def loading(self) -> Loading:
+        """What was read so far."""
+        return Loading(dict(self._slices), dict(self._blocks), self._damaged)
+
+    def read_ahead(self, version: SliceVersion, peers: Sequence[Peer]) -> None:
+        """Find a slice's blocks. Those that no copy has are left to the checkpoint."""
+        self._found.clear()
+        origins = {block: self._from_own(block) for block in version.blocks}
+        for peer in peers:
+            missing = [block for block, origin in origins.items() if origin is None]
+            bodies = peer.get(missing) if missing else []
+            for block, body in zip(missing, bodies):
+                if body is not None and self._take(block, body):
+                    origins[block] = "peer"
+        self._count(origins.values())
+
+    def get_range(self, name: str, offset: int, length: int) -> bytes:
+        found = self._found.pop((name, offset, length), None)
+        return found if found is not None else self._storage.get_range(name, offset, length)
+
+    def get(self, name: str) -> bytes:
+        return self._storage.get(name)
+
+    def put(self, name: str, data: bytes) -> None:
+        self._storage.put(name, data)
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        return self._storage.put_if_absent(name, data)
+
+    def names(self, prefix: str) -> list[str]:
+        return self._storage.names(prefix)
+
+    def delete(self, name: str) -> None:
+        self._storage.delete(name)
+
+    def _from_own(self, block: BlockRef) -> Origin | None:
+        if self._own is None:
+            return None
+        for origin, body in self._own.find(block.file, block.offset, block.length):
+            if self._take(block, body):
+                return origin
+            self._own.drop(block.file)  # it will be fetched anew
+        return None
+
+    def _take(self, block: BlockRef, body: bytes) -> bool:
+        if not fits(block, body):
+            self._damaged += 1
+            return False
+        self._found[block.file, block.offset, block.length] = body
+        return True
+
+    def _count(self, origins: Iterable[Origin | None]) -> None:
+        names: list[Origin] = [origin or "checkpoint" for origin in origins]
+        for name in names:
+            self._blocks[name] = self._blocks.get(name, 0) + 1
+        farthest = max(names, key=ORIGINS.index, default=None)
+        if farthest is not None:
+            self._slices[farthest] = self._slices.get(farthest, 0) + 1
+
+
+def fits(block: BlockRef, body: bytes) -> bool:
+    """Whether bytes are the block that a manifest names."""
+    return len(body) == block.length and checksum(body) == block.checksum
