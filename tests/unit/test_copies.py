@@ -97,7 +97,7 @@ def test_blocks_come_from_the_nearest_copy(tmp_path: Path) -> None:
     nearest, peers = NearestStorage(storage, own), [Another(near), Another(far)]
     for slice in range(4):
         version = made.slices["step", slice]
-        nearest.read_ahead(version, peers)
+        nearest.read_ahead(version, peers, list)
         read_slice(nearest, "step", slice, version)
     assert nearest.loading.slices == {"memory": 1, "peer": 2, "checkpoint": 1} == nearest.loading.blocks
     assert [peer.asked for peer in peers] == [3, 2], "farther ones only for what is missing"
@@ -110,7 +110,7 @@ def test_a_slice_counts_where_its_farthest_block_was(tmp_path: Path) -> None:
     copied(storage, store := node_store(tmp_path), writer.cut({0: {1: 1}}), 0)
     version = writer.cut({0: {2: 2}}).slices["step", 0]
     nearest = NearestStorage(storage, store)
-    nearest.read_ahead(version, [])
+    nearest.read_ahead(version, [], list)
     assert (nearest.loading.slices, nearest.loading.blocks) == ({"checkpoint": 1}, {"memory": 1, "checkpoint": 1})
 
 
@@ -125,14 +125,30 @@ def test_a_damaged_copy_is_passed_over_and_told(tmp_path: Path) -> None:
         copied(storage, store, made, 0)
         flip(next(tmp_path.glob(f"{'own' if store is own else 'peer'}/memory/*")), block.offset + 9)
     nearest = NearestStorage(storage, own)
-    nearest.read_ahead(version, [Another(peer), Another(node_store(tmp_path / "none"), deaf=True)])
+    nearest.read_ahead(version, [Another(peer), Another(node_store(tmp_path / "none"), deaf=True)], list)
     assert nearest.loading.damaged == 2 and nearest.loading.slices == {"checkpoint": 1}
     read_slice(nearest, "step", 0, version)
     assert not own.files(), "the own one is dropped, to be fetched anew"
     storage.objects[block.file] = b"other bytes"
-    nearest.read_ahead(version, [])
+    nearest.read_ahead(version, [], list)
     with pytest.raises(CorruptionError, match=f"slice 0 in {block.file} at {block.offset}"):
         read_slice(nearest, "step", 0, version)
+
+
+def test_what_the_checkpoint_has_lost_is_taken_from_any_copy_and_told(tmp_path: Path) -> None:
+    storage = MemoryStorage()
+    made = CutWriter(storage).cut({0: {1: 1}, 1: {1: 1}})
+    other = Another(store := node_store(tmp_path))
+    copied(storage, store, made, 0, 1)
+    version = made.slices["step", 0]
+    nearest = NearestStorage(storage, None)
+    nearest.read_ahead(made.slices["step", 1], [], lambda: [other])
+    assert (other.asked, nearest.loading.broken) == (0, ()), "nobody else is asked while the checkpoint has it"
+    storage.delete(version.blocks[0].file)
+    nearest.read_ahead(version, [], lambda: [other])
+    read_slice(nearest, "step", 0, version)
+    assert nearest.loading.broken == version.blocks
+    assert nearest.loading.slices == {"checkpoint": 1, "peer": 1}
 
 
 def test_what_becomes_durable_is_copied_to_the_own_node_and_to_the_standbys_of_its_slices(tmp_path: Path) -> None:
@@ -229,7 +245,7 @@ def test_a_damaged_block_is_found_named_and_mended_from_a_copy(tmp_path: Path, h
     broken = {"flipped": [1], "cut off": [1, 2], "missing": [0, 1, 2]}[how]
     assert [one.slice for one in found.damage] == broken
     assert found.whole == () and found.versions == (made.token,)
-    mended, lost = repair(storage, found.damage, [Directory(tmp_path / "nowhere"), Directory(tmp_path / "node/memory")])
+    mended, lost = repair(storage, found.broken, [Directory(tmp_path / "nowhere"), Directory(tmp_path / "node/memory")])
     assert mended == [block] and len(lost) == len(broken) - 1
     assert [one.slice for one in examine(storage).damage] == [slice for slice in broken if slice != 1]
     if how == "flipped":

@@ -62,7 +62,7 @@ def repair(
 
         storage = open_checkpoint(checkpoint).storage
         roots = [*(copies or ()), *_nodes_here()]
-        mended, lost = mend(storage, examine(storage).damage, [Directory(root) for root in roots])
+        mended, lost = mend(storage, examine(storage).broken, [Directory(root) for root in roots])
         found = examine(storage)
         answer |= _as_data(checkpoint, found) | {"mended": len(mended), "lost": len(lost), "looked_in": roots}
         _print(found, quiet=json)

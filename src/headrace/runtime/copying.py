@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
 from headrace.runtime.plan import Ticket
 from headrace.state.copies.feeding import Feeder, Holder, by_node
-from headrace.state.copies.nearest import Loading, NearestStorage, Peer
+from headrace.state.copies.nearest import NOTHING_LOADED, Loading, NearestStorage, Peer
 from headrace.state.copies.nodestore import NodeStore
 from headrace.state.copies.placement import CopyNode
 from headrace.state.durable.changes import Store
 from headrace.state.durable.loading import load_slices
+from headrace.state.durable.manifest import SliceVersion
 from headrace.state.durable.storage import Storage
 
 
@@ -36,22 +37,25 @@ def load_nearest(
     storage: Storage, ticket: Ticket, near: Near | None, stores: Mapping[str, tuple[Store, Sequence[int]]]
 ) -> Loading:
     """Fill stores with the slices of a ticket's base, each block from the nearest copy, and say where they came from."""
-    nearest = NearestStorage(storage, near.store if near is not None else None)
-    keepers: dict[int, Keeper] = {}
+    if near is None:
+        blocks: list[int] = []
+        load_slices(storage, ticket.entry, ticket.base, stores, lambda _, version: blocks.append(len(version.blocks)))
+        return Loading({"checkpoint": len(blocks)}, {"checkpoint": sum(blocks)}, 0, ()) if blocks else NOTHING_LOADED
+    nearest, keepers = NearestStorage(storage, near.store), dict[int, Keeper]()
 
-    def peers(slice: int) -> list[Keeper]:
-        if near is None:
-            return []
-        for at in ticket.backups.get(slice, ()):
+    def connected(numbers: Iterable[int]) -> list[Keeper]:
+        wanted = [at for at in numbers if ticket.nodes[at] != near.node]
+        for at in wanted:
             if at not in keepers:
                 keepers[at] = near.connect(ticket.nodes[at])
-        return [keepers[at] for at in ticket.backups.get(slice, ())]
+        return [keepers[at] for at in wanted]
+
+    def ahead(slice: int, version: SliceVersion) -> None:
+        peers = connected(ticket.backups.get(slice, ()))
+        nearest.read_ahead(version, peers, lambda: connected(range(len(ticket.nodes))))
 
     try:
-        load_slices(
-            nearest, ticket.entry, ticket.base, stores,
-            ahead=lambda slice, version: nearest.read_ahead(version, peers(slice)),
-        )  # fmt: skip
+        load_slices(nearest, ticket.entry, ticket.base, stores, ahead)
     finally:
         for keeper in keepers.values():
             keeper.close()

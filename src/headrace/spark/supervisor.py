@@ -17,6 +17,7 @@ from headrace.channel.server import ChannelServer
 from headrace.connect.console import ConsoleSink
 from headrace.driver.driverloop import DriverLoop
 from headrace.driver.failures import translated
+from headrace.driver.farcopies import FarCopies
 from headrace.driver.hands import Hands
 from headrace.driver.identity import settle_identity
 from headrace.driver.journal import Journal
@@ -80,12 +81,13 @@ class Supervisor:
             _host(session), self._on_message, on_lost=lambda sender: self._loop.post(Lost(sender)),
             lease_s=plan.settings.lease_s,
         )  # fmt: skip
+        copies = FarCopies(self._server.address, lambda: self._machine.members.nodes)
         self._gap_clock = GapClock()
         self._queries = SparkQueries(
             session, self._server, self._lay_out, lambda event: self._loop.post(event), self._gap_clock
         )
         self._loop = DriverLoop(
-            self._machine, lambda post: Hands(plan, storage, post), self._queries, self._journal,
+            self._machine, lambda post: Hands(plan, storage, post, [copies]), self._queries, self._journal,
             each_turn=self._each_turn, on_began=self._on_began, on_cut=self._on_cut,
         )  # fmt: skip
         self._steering = Steering(plan, self.order, self._journal, observe_only=observe_only, trace=trace)

@@ -9,7 +9,7 @@ import msgspec.structs
 
 from headrace.driver.hearing import Hearing
 from headrace.driver.protocol.cutting import CutPace, CutUnderWay
-from headrace.driver.protocol.events import Began, Instruction, NumberedCut, Send
+from headrace.driver.protocol.events import Began, Instruction, Mend, NumberedCut, Send
 from headrace.driver.protocol.members import Members
 from headrace.runtime.messages import (
     Aligned,
@@ -108,12 +108,13 @@ class Attempts:
             return self._supersede(sender)
         if not self.plan.eager:
             return self._tell([sender], Go(loaded.attempt))
+        mend: list[Instruction] = [Mend(loaded.loading.broken)] if loaded.loading.broken else []
         if self.phase != "loading" or not self.members.all_loaded:
-            return []
+            return mend
         self.phase, self._batch_s = "running", now_s
         self._began_s = self._began_s if self._began_s is not None else now_s
         self.pace.begin(now_s)
-        return [Began(), *self._tell(self.members.senders(), Go(loaded.attempt))]
+        return [*mend, Began(), *self._tell(self.members.senders(), Go(loaded.attempt))]
 
     def _described(self, sender: bytes, described: Described) -> list[Instruction]:
         token, place = described.token, described.place

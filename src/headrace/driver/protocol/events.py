@@ -14,6 +14,7 @@ from headrace.runtime.messages import Hello, ToDriver, ToWorker
 from headrace.runtime.orders import Orders
 from headrace.runtime.plan import Description, JobPlan
 from headrace.state.durable.manifest import Manifest, Rewrite
+from headrace.state.durable.segments import BlockRef
 from headrace.state.durable.versionlog import Entry
 from headrace.tokens import Attempt, Token
 
@@ -94,9 +95,19 @@ class PublishFailed:
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """Long chains of blocks have been written anew; nothing if that failed."""
+    """Long chains of blocks have been written anew; nothing if that failed. ``mended`` were damaged before."""
 
     rewrites: tuple[Rewrite, ...]
+    trouble: str | None = None
+    mended: tuple[BlockRef, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Mended:
+    """Blocks of the checkpoint that were taken from copies and are right again; ``lost`` are those that no copy has."""
+
+    mended: tuple[BlockRef, ...]
+    lost: tuple[BlockRef, ...]
     trouble: str | None = None
 
 
@@ -192,7 +203,7 @@ class Tick:
 
 Event = (
     LogRead | Appended | AppendFailed | EntryRead | NewestSeen | LogUnreadable | Published | PublishFailed | Rewritten
-    | Collected | Heard | Lost | QueryEnded | LaidOut | OrdersGiven | ScheduleGiven | BatchBegins | BatchWorked | StopAsked
+    | Collected | Mended | Heard | Lost | QueryEnded | LaidOut | OrdersGiven | ScheduleGiven | BatchBegins | BatchWorked | StopAsked
     | RestartAsked | BatchEndAsked | Tick
 )  # fmt: skip
 
@@ -238,6 +249,13 @@ class Compact:
 
     manifest: Manifest
     by: Attempt
+
+
+@dataclass(frozen=True, slots=True)
+class Mend:
+    """Take blocks that the checkpoint has not as they were written from copies → Mended."""
+
+    broken: tuple[BlockRef, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,6 +348,6 @@ class Finish:
 
 
 Instruction = (
-    ReadLog | Append | ReadEntry | LookUp | Publish | Compact | CollectGarbage | Discard | Send | StartQuery | EndBatch
+    ReadLog | Append | ReadEntry | LookUp | Publish | Compact | Mend | CollectGarbage | Discard | Send | StartQuery | EndBatch
     | StopQuery | BatchAnswer | Say | Began | CutHappened | Finish
 )  # fmt: skip

@@ -39,6 +39,7 @@ from headrace.driver.protocol.events import (
     LogRead,
     LogUnreadable,
     Lost,
+    Mended,
     NumberedCut,
     OrdersGiven,
     Published,
@@ -129,7 +130,7 @@ class Machine(Querying):
                 return self._lose(sender)
             case QueryEnded():
                 return self._query_ended(event, now_s)
-            case Rewritten() | Collected():
+            case Rewritten() | Collected() | Mended():
                 return self.upkeep.on(event, now_s)
             case LaidOut(plan):
                 self.plan = self.members.plan = plan

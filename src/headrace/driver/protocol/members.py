@@ -22,14 +22,14 @@ class Member:
 
 @dataclass(slots=True)
 class Members:
-    """``owners`` are the subtasks that own slices in the attempt, stage by stage."""
+    """``owners`` are the subtasks that own slices in the attempt, stage by stage, ``nodes`` have copies of state."""
 
     plan: JobPlan
     batch: int | None = None
     by_place: dict[Place, Member] = field(default_factory=dict)
     owners: list[list[int]] = field(default_factory=list)
     _standbys: Standbys = field(default_factory=Standbys)
-    _nodes: tuple[CopyNode, ...] = ()
+    nodes: tuple[CopyNode, ...] = ()
     _backups: dict[StageSlice, tuple[str, ...]] = field(default_factory=dict)
 
     def gather(self, batch: int) -> None:
@@ -122,7 +122,7 @@ class Members:
             for stage, mine in enumerate(self.owners)
             for number in numbers
         }
-        self._nodes = tuple(nodes[name] for name in roster)
+        self.nodes = tuple(nodes[name] for name in roster)
         self._backups = self._standbys.place(owners, roster, self.plan.settings.backup or 0) if roster else {}
 
     def _node_of(self, stage: int, index: int) -> str | None:
@@ -134,12 +134,12 @@ class Members:
         mine = self.owners[stage]
         group = mine.index(index) if index in mine else None
         places = tuple(self.owners[stage + 1]) if stage + 1 < len(self.owners) else ()
-        ticket = Ticket(attempt, base, entry, group, len(mine), places, orders, self._nodes, self._copies(stage, group))
+        ticket = Ticket(attempt, base, entry, group, len(mine), places, orders, self.nodes, self._copies(stage, group))
         return self.by_place[place].sender, Planned(ticket)
 
     def _copies(self, stage: int, group: int | None) -> dict[int, tuple[int, ...]]:
         """Of each of a group's slices, at which of the nodes its copies are."""
-        at, groups = {node.name: i for i, node in enumerate(self._nodes)}, len(self.owners[stage])
+        at, groups = {node.name: i for i, node in enumerate(self.nodes)}, len(self.owners[stage])
         return {
             number: tuple(at[name] for name in names)
             for (of, number), names in self._backups.items()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 import msgspec
@@ -24,15 +24,17 @@ class Peer(Protocol):
 class Loading(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where a subtask's state came from: slices by the farthest origin of their blocks, and blocks by origin.
 
-    ``damaged`` copies did not have their checksum, and were passed over.
+    ``damaged`` copies did not have their checksum, and were passed over. ``broken`` are blocks that the checkpoint has
+    not as they were written, but some copy has.
     """
 
     slices: dict[str, int]
     blocks: dict[str, int]
     damaged: int
+    broken: tuple[BlockRef, ...]
 
 
-NOTHING_LOADED = Loading({}, {}, 0)
+NOTHING_LOADED = Loading({}, {}, 0, ())
 
 
 class NearestStorage:
@@ -47,23 +49,36 @@ class NearestStorage:
         self._slices: dict[str, int] = {}
         self._blocks: dict[str, int] = {}
         self._damaged = 0
+        self._broken: list[BlockRef] = []
 
     @property
     def loading(self) -> Loading:
         """What was read so far."""
-        return Loading(dict(self._slices), dict(self._blocks), self._damaged)
+        return Loading(dict(self._slices), dict(self._blocks), self._damaged, tuple(self._broken))
 
-    def read_ahead(self, version: SliceVersion, peers: Sequence[Peer]) -> None:
-        """Find a slice's blocks. Those that no copy has are left to the checkpoint."""
+    def read_ahead(self, version: SliceVersion, peers: Sequence[Peer], others: Callable[[], Sequence[Peer]]) -> None:
+        """Find a slice's blocks: ``peers`` should have them, ``others`` are asked for what the checkpoint has not.
+
+        What nobody has is left to whoever reads it from the checkpoint, and finds out what is wrong.
+        """
         self._found.clear()
         origins = {block: self._from_own(block) for block in version.blocks}
+        self._ask(origins, peers)
+        broken = [block for block, origin in origins.items() if origin is None and not self._in_checkpoint(block)]
+        if broken:
+            sought: dict[BlockRef, Origin | None] = dict.fromkeys(broken)
+            self._ask(sought, others())
+            origins |= sought
+            self._broken += [block for block, origin in sought.items() if origin is not None]
+        self._count(origins.values())
+
+    def _ask(self, origins: dict[BlockRef, Origin | None], peers: Sequence[Peer]) -> None:
         for peer in peers:
             missing = [block for block, origin in origins.items() if origin is None]
             bodies = peer.get(missing) if missing else []
             for block, body in zip(missing, bodies):
                 if body is not None and self._take(block, body):
                     origins[block] = "peer"
-        self._count(origins.values())
 
     def get_range(self, name: str, offset: int, length: int) -> bytes:
         found = self._found.pop((name, offset, length), None)
@@ -92,6 +107,16 @@ class NearestStorage:
                 return origin
             self._own.drop(block.file)  # it will be fetched anew
         return None
+
+    def _in_checkpoint(self, block: BlockRef) -> bool:
+        try:
+            body = self._storage.get_range(block.file, block.offset, block.length)
+        except FileNotFoundError:
+            return False
+        if fits(block, body):
+            self._found[block.file, block.offset, block.length] = body
+            return True
+        return False
 
     def _take(self, block: BlockRef, body: bytes) -> bool:
         if not fits(block, body):

@@ -46,6 +46,11 @@ class Findings:
     damage: tuple[Damage, ...]
 
     @property
+    def broken(self) -> tuple[BlockRef, ...]:
+        """The blocks that are not what was written."""
+        return tuple(one.block for one in self.damage if one.block is not None)
+
+    @property
     def whole(self) -> tuple[Token, ...]:
         """The versions that nothing is wrong with."""
         broken = {version for one in self.damage for version in one.versions}
@@ -77,15 +82,21 @@ def examine(storage: Storage) -> Findings:
     return Findings(tuple(one.token for one in manifests), len(_blocks(manifests)), tuple(damage))
 
 
-def repair(storage: Storage, damage: Sequence[Damage], copies: Sequence[Copy]) -> tuple[list[BlockRef], list[BlockRef]]:
-    """Take damaged blocks from copies and rewrite their segments, each as a whole.
+def broken_blocks(storage: Storage, manifest: Manifest) -> list[BlockRef]:
+    """The blocks of a version that the storage has not as they were written."""
+    return [block for block in _blocks([manifest]) if _wrong_with(storage, block) is not None]
+
+
+def repair(
+    storage: Storage, broken: Iterable[BlockRef], copies: Sequence[Copy]
+) -> tuple[list[BlockRef], list[BlockRef]]:
+    """Take blocks from copies and rewrite their segments, each as a whole.
 
     Returns the blocks that are right again, and those that no copy has.
     """
     by_file: dict[str, list[BlockRef]] = {}
-    for one in damage:
-        if one.block is not None and one.block not in by_file.setdefault(one.block.file, []):
-            by_file[one.block.file].append(one.block)
+    for block in dict.fromkeys(broken):
+        by_file.setdefault(block.file, []).append(block)
     mended: list[BlockRef] = []
     for file, blocks in by_file.items():
         found = {block: body for block in blocks if (body := _found(block, copies)) is not None}
