@@ -33,6 +33,7 @@ from headrace.channel.keeping.asks import (
     packed,
     read_ask,
 )
+from headrace.channel.keeping.sweeping import sweep
 from headrace.channel.keys import OnlyKey
 from headrace.errors import HeadraceError, MessageError
 from headrace.state.copies.nodestore import NodeStore, Origin, Tier
@@ -165,6 +166,7 @@ def _tend(tending: Tending, keeping: Keeping, going_on: Callable[[], bool]) -> N
 def main() -> None:
     """Read the task, serve, and leave nothing behind."""
     task = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=KeeperTask)
+    sweep([Path(root) for _, root, _ in task.tiers])
     try:
         serve(task, lambda: _lives(task.daemon, task.daemon_began_s))
     finally:

@@ -27,6 +27,7 @@ import zmq
 from headrace.channel.keeping import keeper
 from headrace.channel.keeping.asking import KeeperClient
 from headrace.channel.keeping.keeper import KeeperTask
+from headrace.channel.keeping.sweeping import LOCK
 from headrace.channel.keys import Address
 from headrace.state.copies.nodestore import NodeStore, Tier
 from headrace.state.copies.placement import CopyNode
@@ -34,7 +35,7 @@ from headrace.state.copies.placement import CopyNode
 _MEMORY = Path("/dev/shm")
 _SHARE = 0.25
 """How much of what is free of memory, and of the disk, copies may use."""
-_LOCK, _NODE, _SAID = "lock", "node", "said"
+_NODE, _SAID = "node", "said"
 _WAIT_S, _LOOK_S = 2.0, 0.01
 """For another worker that is starting the keeper just now."""
 
@@ -91,7 +92,7 @@ def _found_or_started(
 ) -> CopyNode | None:
     root, deadline_s = tiers[-1].root, time.monotonic() + _WAIT_S
     while time.monotonic() < deadline_s:
-        with (root / _LOCK).open("a") as lock:
+        with (root / LOCK).open("a") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:

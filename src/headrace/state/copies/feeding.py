@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Protocol
 
@@ -82,15 +82,24 @@ class Feeder:
     def _work(self) -> None:
         holders = [connect() for connect, _ in self._nodes]
         try:
-            for holder, (_, slices) in zip(holders, self._nodes):
-                mine = [key for key in self._keys if slices is None or key[1] in slices]
-                holder.hold(self._attempt, mine)
+            untold = self._hold(holders, range(len(holders)))
             while (stored := self._queue.get()) is not None and not self._closing.is_set():
+                untold = self._hold(holders, untold)
                 if stored:
                     self._copy(stored, holders)
         finally:
             for holder in holders:
                 holder.close()
+
+    def _hold(self, holders: Sequence[Holder], untold: Iterable[int]) -> list[int]:
+        """Say which slices are to be held; returns the holders that have not heard it, to be told again."""
+        left = []
+        for at in untold:
+            slices = self._nodes[at][1]
+            mine = [key for key in self._keys if slices is None or key[1] in slices]
+            if not holders[at].hold(self._attempt, mine):
+                left.append(at)
+        return left
 
     def _copy(self, stored: list[StoredChange], holders: Sequence[Holder]) -> None:
         file = stored[0].block.file
