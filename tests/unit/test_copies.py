@@ -16,7 +16,6 @@ from headrace.state.copies.nodestore import Extent, NodeStore, Tier
 from headrace.state.copies.restoring import Directory, examine, repair
 from headrace.state.copies.tending import Tending
 from headrace.state.durable.compaction import compact
-from headrace.state.durable.loading import read_slice
 from headrace.state.durable.manifest import Manifest, SliceKey
 from headrace.state.durable.segments import BlockRef
 from headrace.state.durable.storage import LocalStorage
@@ -97,8 +96,7 @@ def test_blocks_come_from_the_nearest_copy(tmp_path: Path) -> None:
     nearest, peers = NearestStorage(storage, own), [Another(near), Another(far)]
     for slice in range(4):
         version = made.slices["step", slice]
-        nearest.read_ahead(version, peers, list)
-        read_slice(nearest, "step", slice, version)
+        nearest.read("step", slice, version, peers, list)
     assert nearest.loading.slices == {"memory": 1, "peer": 2, "checkpoint": 1} == nearest.loading.blocks
     assert [peer.asked for peer in peers] == [3, 2], "farther ones only for what is missing"
     assert nearest.loading.damaged == 0
@@ -110,7 +108,7 @@ def test_a_slice_counts_where_its_farthest_block_was(tmp_path: Path) -> None:
     copied(storage, store := node_store(tmp_path), writer.cut({0: {1: 1}}), 0)
     version = writer.cut({0: {2: 2}}).slices["step", 0]
     nearest = NearestStorage(storage, store)
-    nearest.read_ahead(version, [], list)
+    nearest.read("step", 0, version, [], list)
     assert (nearest.loading.slices, nearest.loading.blocks) == ({"checkpoint": 1}, {"memory": 1, "checkpoint": 1})
 
 
@@ -125,14 +123,12 @@ def test_a_damaged_copy_is_passed_over_and_told(tmp_path: Path) -> None:
         copied(storage, store, made, 0)
         flip(next(tmp_path.glob(f"{'own' if store is own else 'peer'}/memory/*")), block.offset + 9)
     nearest = NearestStorage(storage, own)
-    nearest.read_ahead(version, [Another(peer), Another(node_store(tmp_path / "none"), deaf=True)], list)
+    nearest.read("step", 0, version, [Another(peer), Another(node_store(tmp_path / "none"), deaf=True)], list)
     assert nearest.loading.damaged == 2 and nearest.loading.slices == {"checkpoint": 1}
-    read_slice(nearest, "step", 0, version)
     assert not own.files(), "the own one is dropped, to be fetched anew"
     storage.objects[block.file] = b"other bytes"
-    nearest.read_ahead(version, [], list)
     with pytest.raises(CorruptionError, match=f"slice 0 in {block.file} at {block.offset}"):
-        read_slice(nearest, "step", 0, version)
+        nearest.read("step", 0, version, [], list)
 
 
 def test_what_the_checkpoint_has_lost_is_taken_from_any_copy_and_told(tmp_path: Path) -> None:
@@ -142,11 +138,10 @@ def test_what_the_checkpoint_has_lost_is_taken_from_any_copy_and_told(tmp_path: 
     copied(storage, store, made, 0, 1)
     version = made.slices["step", 0]
     nearest = NearestStorage(storage, None)
-    nearest.read_ahead(made.slices["step", 1], [], lambda: [other])
+    nearest.read("step", 1, made.slices["step", 1], [], lambda: [other])
     assert (other.asked, nearest.loading.broken) == (0, ()), "nobody else is asked while the checkpoint has it"
     storage.delete(version.blocks[0].file)
-    nearest.read_ahead(version, [], lambda: [other])
-    read_slice(nearest, "step", 0, version)
+    nearest.read("step", 0, version, [], lambda: [other])
     assert nearest.loading.broken == version.blocks
     assert nearest.loading.slices == {"checkpoint": 1, "peer": 1}
 

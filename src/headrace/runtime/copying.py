@@ -6,9 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
+import pyarrow as pa
+
 from headrace.runtime.plan import Ticket
 from headrace.state.copies.feeding import Feeder, Holder, by_node
-from headrace.state.copies.nearest import NOTHING_LOADED, Loading, NearestStorage, Peer
+from headrace.state.copies.nearest import Loading, NearestStorage, Peer
 from headrace.state.copies.nodestore import NodeStore
 from headrace.state.copies.placement import CopyNode
 from headrace.state.durable.changes import Store
@@ -37,25 +39,23 @@ def load_nearest(
     storage: Storage, ticket: Ticket, near: Near | None, stores: Mapping[str, tuple[Store, Sequence[int]]]
 ) -> Loading:
     """Fill stores with the slices of a ticket's base, each block from the nearest copy, and say where they came from."""
-    if near is None:
-        blocks: list[int] = []
-        load_slices(storage, ticket.entry, ticket.base, stores, lambda _, version: blocks.append(len(version.blocks)))
-        return Loading({"checkpoint": len(blocks)}, {"checkpoint": sum(blocks)}, 0, ()) if blocks else NOTHING_LOADED
-    nearest, keepers = NearestStorage(storage, near.store), dict[int, Keeper]()
+    nearest, keepers = NearestStorage(storage, near.store if near is not None else None), dict[int, Keeper]()
 
     def connected(numbers: Iterable[int]) -> list[Keeper]:
+        if near is None:
+            return []
         wanted = [at for at in numbers if ticket.nodes[at] != near.node]
         for at in wanted:
             if at not in keepers:
                 keepers[at] = near.connect(ticket.nodes[at])
         return [keepers[at] for at in wanted]
 
-    def ahead(slice: int, version: SliceVersion) -> None:
+    def read(step: str, slice: int, version: SliceVersion) -> pa.RecordBatch:
         peers = connected(ticket.backups.get(slice, ()))
-        nearest.read_ahead(version, peers, lambda: connected(range(len(ticket.nodes))))
+        return nearest.read(step, slice, version, peers, lambda: connected(range(len(ticket.nodes))))
 
     try:
-        load_slices(nearest, ticket.entry, ticket.base, stores, ahead)
+        load_slices(storage, ticket.entry, ticket.base, stores, read)
     finally:
         for keeper in keepers.values():
             keeper.close()

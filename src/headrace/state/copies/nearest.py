@@ -6,8 +6,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 import msgspec
+import pyarrow as pa
 
+from headrace.errors import CorruptionError
 from headrace.state.copies.nodestore import ORIGINS, NodeStore, Origin
+from headrace.state.durable.loading import read_slice
 from headrace.state.durable.manifest import SliceVersion
 from headrace.state.durable.segments import BlockRef, checksum
 from headrace.state.durable.storage import Storage
@@ -37,11 +40,12 @@ class Loading(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 NOTHING_LOADED = Loading({}, {}, 0, ())
 
 
-class NearestStorage:
-    """The checkpoint's storage, with blocks from copies where one fits.
+Sought = dict[BlockRef, Origin | None]
+Accepts = Callable[[BlockRef, bytes], bool]
 
-    ``read_ahead`` looks for all blocks of a slice at once; what it finds is given out by ``get_range``, each once.
-    """
+
+class NearestStorage:
+    """The checkpoint's storage, with blocks from copies: those of the slice that is being read, each given out once."""
 
     def __init__(self, storage: Storage, own: NodeStore | None) -> None:
         self._storage, self._own = storage, own
@@ -56,29 +60,22 @@ class NearestStorage:
         """What was read so far."""
         return Loading(dict(self._slices), dict(self._blocks), self._damaged, tuple(self._broken))
 
-    def read_ahead(self, version: SliceVersion, peers: Sequence[Peer], others: Callable[[], Sequence[Peer]]) -> None:
-        """Find a slice's blocks: ``peers`` should have them, ``others`` are asked for what the checkpoint has not.
+    def read(
+        self, step: str, slice: int, version: SliceVersion, peers: Sequence[Peer], others: Callable[[], Sequence[Peer]]
+    ) -> pa.RecordBatch:
+        """A slice's rows: ``peers`` should have its blocks, ``others`` are asked for what the checkpoint has not.
 
-        What nobody has is left to whoever reads it from the checkpoint, and finds out what is wrong.
+        Checksums are looked at once, by who decodes the blocks; only if something is wrong, here too, to find out with
+        which copy. CorruptionError, naming the block, if nobody has it.
         """
-        self._found.clear()
-        origins = {block: self._from_own(block) for block in version.blocks}
-        self._ask(origins, peers)
-        broken = [block for block, origin in origins.items() if origin is None and not self._in_checkpoint(block)]
-        if broken:
-            sought: dict[BlockRef, Origin | None] = dict.fromkeys(broken)
-            self._ask(sought, others())
-            origins |= sought
-            self._broken += [block for block, origin in sought.items() if origin is not None]
+        origins = self._find(version, peers, has_length)
+        try:
+            image = read_slice(self, step, slice, version)
+        except CorruptionError:
+            origins = self._find_valid(version, peers, others)
+            image = read_slice(self, step, slice, version)
         self._count(origins.values())
-
-    def _ask(self, origins: dict[BlockRef, Origin | None], peers: Sequence[Peer]) -> None:
-        for peer in peers:
-            missing = [block for block, origin in origins.items() if origin is None]
-            bodies = peer.get(missing) if missing else []
-            for block, body in zip(missing, bodies):
-                if body is not None and self._take(block, body):
-                    origins[block] = "peer"
+        return image
 
     def get_range(self, name: str, offset: int, length: int) -> bytes:
         found = self._found.pop((name, offset, length), None)
@@ -99,31 +96,50 @@ class NearestStorage:
     def delete(self, name: str) -> None:
         self._storage.delete(name)
 
-    def _from_own(self, block: BlockRef) -> Origin | None:
+    def _find(self, version: SliceVersion, peers: Sequence[Peer], is_it: Accepts) -> Sought:
+        self._found.clear()
+        origins: Sought = {block: self._from_own(block, is_it) for block in version.blocks}
+        self._ask(origins, peers, is_it)
+        return origins
+
+    def _find_valid(self, version: SliceVersion, peers: Sequence[Peer], others: Callable[[], Sequence[Peer]]) -> Sought:
+        """What nobody has is left to whoever reads it from the checkpoint, and finds out what is wrong."""
+        origins = self._find(version, peers, self._fits)
+        sought: Sought = {block: None for block, at in origins.items() if at is None and not self._in_checkpoint(block)}
+        if sought:
+            self._ask(sought, others(), self._fits)
+            self._broken += [block for block, origin in sought.items() if origin is not None]
+        return origins | sought
+
+    def _from_own(self, block: BlockRef, is_it: Accepts) -> Origin | None:
         if self._own is None:
             return None
         for origin, body in self._own.find(block.file, block.offset, block.length):
-            if self._take(block, body):
+            if is_it(block, body):
+                self._found[block.file, block.offset, block.length] = body
                 return origin
             self._own.drop(block.file)  # it will be fetched anew
         return None
 
+    def _ask(self, origins: Sought, peers: Sequence[Peer], is_it: Accepts) -> None:
+        for peer in peers:
+            missing = [block for block, origin in origins.items() if origin is None]
+            bodies = peer.get(missing) if missing else []
+            for block, body in zip(missing, bodies):
+                if body is not None and is_it(block, body):
+                    self._found[block.file, block.offset, block.length] = body
+                    origins[block] = "peer"
+
+    def _fits(self, block: BlockRef, body: bytes) -> bool:
+        right = fits(block, body)
+        self._damaged += not right
+        return right
+
     def _in_checkpoint(self, block: BlockRef) -> bool:
         try:
-            body = self._storage.get_range(block.file, block.offset, block.length)
+            return fits(block, self._storage.get_range(block.file, block.offset, block.length))
         except FileNotFoundError:
             return False
-        if fits(block, body):
-            self._found[block.file, block.offset, block.length] = body
-            return True
-        return False
-
-    def _take(self, block: BlockRef, body: bytes) -> bool:
-        if not fits(block, body):
-            self._damaged += 1
-            return False
-        self._found[block.file, block.offset, block.length] = body
-        return True
 
     def _count(self, origins: Iterable[Origin | None]) -> None:
         names: list[Origin] = [origin or "checkpoint" for origin in origins]
@@ -137,3 +153,8 @@ class NearestStorage:
 def fits(block: BlockRef, body: bytes) -> bool:
     """Whether bytes are the block that a manifest names."""
     return len(body) == block.length and checksum(body) == block.checksum
+
+
+def has_length(block: BlockRef, body: bytes) -> bool:
+    """Whether bytes may be a block: enough to try."""
+    return len(body) == block.length

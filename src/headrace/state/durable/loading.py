@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import pyarrow as pa
 
@@ -14,8 +15,8 @@ from headrace.state.durable.storage import Storage
 from headrace.state.durable.versionlog import CutEntry, VersionLog
 from headrace.tokens import Token
 
-Ahead = Callable[[int, SliceVersion], None]
-"""Told of each slice, by its number, before its blocks are read."""
+Reader = Callable[[str, int, SliceVersion], pa.RecordBatch]
+"""Gives the rows of a step's slice."""
 
 
 def load_slices(
@@ -23,18 +24,21 @@ def load_slices(
     entry: int,
     base: Token | None,
     stores: Mapping[str, tuple[Store, Sequence[int]]],
-    ahead: Ahead = lambda slice, version: None,
+    read: Reader | None = None,
 ) -> None:
-    """Fill stores with the slices they own, as of version ``base``, which is at number ``entry`` of the log."""
+    """Fill stores with the slices they own, as of version ``base``, which is at number ``entry`` of the log.
+
+    ``read`` may find their blocks elsewhere than in the storage.
+    """
     if base is None or not stores:
         return
     manifest = read_manifest(storage, entry, base)
+    read = read if read is not None else partial(read_slice, storage)
     for step, (store, slices) in stores.items():
         for slice in slices:
             version = manifest.slices.get((step, slice))
             if version is not None:
-                ahead(slice, version)
-                store.load(slice, read_slice(storage, step, slice, version), version.digest)
+                store.load(slice, read(step, slice, version), version.digest)
 
 
 def read_manifest(storage: Storage, entry: int, version: Token) -> Manifest:
