@@ -35,7 +35,7 @@ class Another:
     """Another node, as a keeper's client shows it."""
 
     def __init__(self, store: NodeStore, *, deaf: bool = False) -> None:
-        self.store, self.deaf, self.asked, self.held = store, deaf, 0, list[SliceKey]()
+        self.store, self.deaf, self.asked, self.told, self.held = store, deaf, 0, 0, list[SliceKey]()
 
     def get(self, blocks: Sequence[BlockRef]) -> list[bytes | None]:
         self.asked += len(blocks)
@@ -46,7 +46,7 @@ class Another:
         return not self.deaf and self.store.put(file, size, extents)
 
     def hold(self, attempt: Attempt, slices: Sequence[SliceKey]) -> bool:
-        self.held = list(slices)
+        self.held, self.told = list(slices), self.told + 1
         return not self.deaf
 
     def close(self) -> None: ...
@@ -165,6 +165,15 @@ def test_what_becomes_durable_is_copied_to_the_own_node_and_to_the_standbys_of_i
     assert [kept(odd.store, block) for block in blocks] == [False, True, False, True]
     assert (keeper.held, even.held, odd.held) == (keys, keys[::2], keys[1::2])
     assert counts == {"copied": 8}
+
+
+def test_keepers_are_told_again_what_to_hold_also_if_nothing_changes(tmp_path: Path) -> None:
+    storage, keeper = LocalStorage(tmp_path / "checkpoint"), Another(node_store(tmp_path / "keeper"))
+    feeder = Feeder(Attempt(1, 1), storage, node_store(tmp_path), lambda: keeper, [], [("step", 0)], 0.0)
+    while keeper.told < 3:
+        feeder.offer([])
+    feeder.close()
+    assert keeper.held == [("step", 0)]
 
 
 def test_nobody_waits_for_copies_and_those_not_made_are_counted(tmp_path: Path) -> None:

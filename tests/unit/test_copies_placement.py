@@ -31,6 +31,15 @@ def test_copies_are_distinct_elsewhere_and_even(slices: int, nodes: int, factor:
         assert not per_peer or max(per_peer.values()) - min(per_peer.values()) <= factor
 
 
+# chronostream fact 31: all survivors have part of what a dead executor had
+def test_one_owners_slices_have_copies_on_as_many_nodes_as_can_be() -> None:
+    for nodes in range(2, 9):
+        roster = [f"node{i}" for i in range(nodes)]
+        for slices in range(1, 20):
+            placed = Standbys().place({(1, number): "node0" for number in range(slices)}, roster, 1)
+            assert len({node for copies in placed.values() for node in copies}) == min(slices, nodes - 1)
+
+
 def test_the_ring_gives_every_node_the_same_share() -> None:
     roster = [f"node{i}" for i in range(7)]
     owners = {(0, number): roster[number % 7] for number in range(70)}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Protocol
@@ -20,6 +21,9 @@ from headrace.tokens import Attempt
 
 _WAITING = 64
 """Segments that may wait: at a cut each second about a minute's."""
+
+_TELL_EVERY_S = 60.0
+"""A keeper that hears nothing for long takes its run for over, and one that was started anew knows of no slices."""
 
 
 class Holder(Protocol):
@@ -49,8 +53,9 @@ class Feeder:
 
     def __init__(
         self, attempt: Attempt, storage: Storage, store: NodeStore, own: Callable[[], Holder],
-        standbys: Sequence[Standby], keys: Sequence[SliceKey],
+        standbys: Sequence[Standby], keys: Sequence[SliceKey], tell_every_s: float = _TELL_EVERY_S,
     ) -> None:  # fmt: skip
+        self._tell_every_s = tell_every_s
         self._attempt, self._storage, self._store, self._keys = attempt, storage, store, keys
         self._nodes = [(own, None), *standbys]
         self._counts: dict[str, int] = {}
@@ -82,8 +87,10 @@ class Feeder:
     def _work(self) -> None:
         holders = [connect() for connect, _ in self._nodes]
         try:
-            untold = self._hold(holders, range(len(holders)))
+            untold, told_s = self._hold(holders, range(len(holders))), time.monotonic()
             while (stored := self._queue.get()) is not None and not self._closing.is_set():
+                if time.monotonic() - told_s > self._tell_every_s:
+                    untold, told_s = list(range(len(holders))), time.monotonic()
                 untold = self._hold(holders, untold)
                 if stored:
                     self._copy(stored, holders)
