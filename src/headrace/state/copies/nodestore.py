@@ -22,7 +22,7 @@ Origin = Literal["memory", "node", "peer", "checkpoint"]
 ORIGINS: tuple[Origin, ...] = ("memory", "node", "peer", "checkpoint")
 Extent = tuple[int, bytes]
 """Where in a segment some bytes belong, and the bytes."""
-MAX_SEGMENT_BYTES = 1 << 36
+_MAX_SEGMENT_BYTES = 1 << 36
 _SEGMENT = re.compile(SEGMENTS + r"/(c\d{10,18}-g\d{6,18}-a\d{4,18}-[a-z0-9-]{1,64}\.seg)")
 _COUNTED_S = 1.0
 """How long a count of what is used holds: several processes write."""
@@ -45,12 +45,14 @@ class NodeStore:
         self._counted: dict[Origin, tuple[float, int]] = {}
 
     def put(self, file: str, size: int, extents: Sequence[Extent]) -> bool:
-        """Keep some of a segment's bytes; False if there is no room for them. ValueError for what is no segment's."""
-        name = _checked(file, size, extents)
+        """Keep some of a segment's bytes; False if there is no room for them, or they are no segment's."""
+        name = _name_of(file)
+        if name is None or not _are_within(size, extents):
+            return False
         wanted = sum(len(body) for _, body in extents)
         for tier in self._tiers:
             path = tier.root / name
-            if not path.exists() and self._used(tier) + wanted > tier.limit_bytes:
+            if self._used(tier) + wanted > tier.limit_bytes:
                 continue
             try:
                 _write(path, size, extents)
@@ -65,6 +67,8 @@ class NodeStore:
     def find(self, file: str, offset: int, length: int) -> Iterator[tuple[Origin, bytes]]:
         """What copies have in place of a block, nearest first; whether it is the block, its checksum tells."""
         name = _name_of(file)
+        if name is None:
+            return
         for tier in self._tiers:
             try:
                 descriptor = os.open(tier.root / name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -83,12 +87,11 @@ class NodeStore:
         return frozenset(f"{SEGMENTS}/{name}" for name in names if _SEGMENT.fullmatch(f"{SEGMENTS}/{name}"))
 
     def drop(self, file: str) -> None:
+        name = _name_of(file)
+        if name is None:
+            return
         for tier in self._tiers:
-            (tier.root / _name_of(file)).unlink(missing_ok=True)
-
-    def used_bytes(self) -> dict[str, int]:
-        """How much is kept, by origin."""
-        return {tier.origin: _allocated(tier.root) for tier in self._tiers}
+            (tier.root / name).unlink(missing_ok=True)
 
     def _used(self, tier: Tier) -> int:
         at_s, used = self._counted.get(tier.origin, (0.0, 0))
@@ -104,17 +107,14 @@ def is_hole(body: bytes) -> bool:
     return not any(body[:4])
 
 
-def _name_of(file: str) -> str:
+def _name_of(file: str) -> str | None:
+    """A segment's own name, which leads nowhere else; None for what is not the name of one."""
     found = _SEGMENT.fullmatch(file)
-    if found is None:
-        raise ValueError(f"{file!r} is not the name of a segment")
-    return found[1]
+    return found[1] if found is not None else None
 
 
-def _checked(file: str, size: int, extents: Sequence[Extent]) -> str:
-    if not 0 < size <= MAX_SEGMENT_BYTES or any(not 0 <= at <= at + len(body) <= size for at, body in extents):
-        raise ValueError(f"{file!r}: bytes beyond a size of {size}")
-    return _name_of(file)
+def _are_within(size: int, extents: Sequence[Extent]) -> bool:
+    return 0 < size <= _MAX_SEGMENT_BYTES and all(0 <= at <= at + len(body) <= size for at, body in extents)
 
 
 def _write(path: Path, size: int, extents: Sequence[Extent]) -> None:

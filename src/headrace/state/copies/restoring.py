@@ -65,10 +65,7 @@ class Directory:
         self._store = NodeStore([Tier("node", one, 0) for one in roots if one.is_dir()])
 
     def bodies(self, block: BlockRef) -> Iterator[bytes]:
-        try:
-            yield from (body for _, body in self._store.find(block.file, block.offset, block.length))
-        except ValueError:  # no name of ours
-            return
+        yield from (body for _, body in self._store.find(block.file, block.offset, block.length))
 
 
 def examine(storage: Storage) -> Findings:
