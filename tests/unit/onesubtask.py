@@ -48,7 +48,7 @@ def ticket_of(plan: JobPlan, stage: int, index: int = 0, base: Token | None = No
     """What a subtask gets when all of its stage are active; subtask n owns group n."""
     groups = plan.layout.stages[stage].subtasks
     after = plan.layout.stages[stage + 1].subtasks if stage + 1 < len(plan.layout.stages) else 0
-    return Ticket(ATTEMPT, base, entry, index, groups, tuple(range(after)), NO_ORDERS, (), {})
+    return Ticket(ATTEMPT, base, entry, index, groups, tuple(range(after)), NO_ORDERS, (), {}, {})
 
 
 class Driver:

@@ -64,6 +64,7 @@ def test_copies_stay_where_they_are_while_their_node_does() -> None:
 def test_who_gives_a_slice_to_its_standby_stands_by_for_it() -> None:
     standbys = Standbys()
     (standby,) = standbys.place({(1, 0): "a"}, ["a", "b", "c"], 1)[1, 0]
+    assert standbys.holders() == {(1, 0): ("a", standby)}
     assert standbys.place({(1, 0): standby}, ["a", "b", "c"], 1)[1, 0] == ("a",)
 
 

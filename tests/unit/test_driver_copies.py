@@ -50,11 +50,36 @@ def test_copies_stay_where_they_are_after_a_failure() -> None:
     driven = Driven(copying(2))
     before = joined(driven, [A, B])
     driven.load()
-    driven.tell(QueryEnded(driven.machine.query, None))
-    driven.later(60)
+    again(driven)
     after = joined(driven, [B, A])
     assert all(set(t.backups.values()) == {(1,)} for t in (before[1, 0], after[1, 1])), "the owners have changed places"
     assert all(set(t.backups.values()) == {(0,)} for t in (before[1, 1], after[1, 0]))
+
+
+def test_slices_are_loaded_from_who_had_them_also_if_no_subtask_is_there_any_more() -> None:
+    driven = Driven(copying(2))
+    first = joined(driven, [A, B])
+    assert {ticket.holders.get(0) for ticket in first.values()} == {None}, "nobody has anything yet"
+    driven.load()
+    again(driven)
+    after = joined(driven, [C, C])
+    assert after[1, 0].nodes == (A, B, C) and set(after[1, 0].holders.values()) == {(0, 1)}, "its owner's, and the copy"
+    assert set(after[1, 1].holders.values()) == {(1, 0)} and after[1, 1].backups == {}, "there is one node now"
+    again(driven)
+    after = joined(driven, [C, C])
+    assert after[1, 0].nodes == (A, B, C) and set(after[1, 0].holders.values()) == {(0, 1, 2)}, (
+        "C has loaded nothing yet"
+    )
+    driven.load()
+    again(driven)
+    assert joined(driven, [C, C])[1, 0].nodes == (C,), "what nobody counts on is forgotten"
+
+
+def again(driven: Driven) -> None:
+    """The query ends, and the next one is started after a pause."""
+    driven.tell(QueryEnded(driven.machine.query, None))
+    for _ in range(3):
+        driven.later(60)
 
 
 def test_without_keepers_or_backups_there_are_no_copies() -> None:

@@ -99,7 +99,7 @@ def test_an_attempt_runs_from_hello_to_go() -> None:
     driven = Driven()
     assert driven.hello(COUNT) == [] and driven.machine.phase == "joining"
     planned = sent(driven.hello(SOURCE), Planned)
-    ticket = Ticket(Attempt(1, 1), None, 0, 0, 1, (), NO_ORDERS, (), {})
+    ticket = Ticket(Attempt(1, 1), None, 0, 0, 1, (), NO_ORDERS, (), {}, {})
     assert planned == {sender(SOURCE): Planned(replace(ticket, places=(0,))), sender(COUNT): Planned(ticket)}
     assert driven.hear(COUNT, Loaded(*COUNT, driven.attempt, NOTHING_LOADED)) == []
     asked = driven.hear(SOURCE, Loaded(*SOURCE, driven.attempt, NOTHING_LOADED))

@@ -51,7 +51,7 @@ def load_nearest(
         return [keepers[at] for at in wanted]
 
     def read(step: str, slice: int, version: SliceVersion) -> pa.RecordBatch:
-        peers = connected(ticket.backups.get(slice, ()))
+        peers = connected(ticket.holders.get(slice, ()))
         return nearest.read(step, slice, version, peers, lambda: connected(range(len(ticket.nodes))))
 
     try:

@@ -59,7 +59,8 @@ class Ticket(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``base`` is the version to start from (None: empty state), which stands at ``entry`` of the version log. ``group`` of
     ``groups`` is which share of the stage's slices the subtask owns, None if it owns none; ``places`` says for each
     group of the *next* stage on which subtask it is, so that slice → route is ``places[slice % len(places)]``.
-    ``backups`` says for each of its slices which of ``nodes`` keep copies of it.
+    ``holders`` says for each of its slices which of ``nodes`` should have it, ``backups`` which are to keep copies of it
+    from now on.
     """
 
     attempt: Attempt
@@ -70,6 +71,7 @@ class Ticket(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     places: tuple[int, ...]
     orders: Orders
     nodes: tuple[CopyNode, ...]
+    holders: dict[int, tuple[int, ...]]
     backups: dict[int, tuple[int, ...]]
 
     @property

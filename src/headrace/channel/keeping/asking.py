@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Sequence
+from urllib.parse import urlsplit
 
 import zmq
 
@@ -29,7 +31,7 @@ from headrace.tokens import Attempt
 
 _PATIENCE_S = 5.0
 """A new keeper takes about a second to start."""
-_SHUNNED_S = 10.0
+_SHUNNED_S, _CONNECT_S = 10.0, 1.0
 _BYTES_AT_ONCE = 16_000_000
 """Asked for or sent in one message; a larger block goes alone."""
 
@@ -46,6 +48,8 @@ class KeeperClient:
         self._socket.linger = 0
         self._socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
         self._socket.connect(node.endpoint)
+        if not _listens(node.endpoint):
+            self._shun()
 
     def get(self, blocks: Sequence[BlockRef]) -> list[bytes | None]:
         bodies: list[bytes | None] = []
@@ -82,8 +86,11 @@ class KeeperClient:
             self._socket.send(packed(ask), zmq.DONTWAIT)
             return self._answer(ask.number, now_s + self._patience_s)
         except (zmq.ZMQError, MessageError, TimeoutError):
-            self._shunned_until_s = time.monotonic() + _SHUNNED_S
+            self._shun()
             return None
+
+    def _shun(self) -> None:
+        self._shunned_until_s = time.monotonic() + _SHUNNED_S
 
     def _answer(self, number: int, deadline_s: float) -> Answer:
         while (left_ms := int(1e3 * (deadline_s - time.monotonic()))) > 0 and self._socket.poll(left_ms):
@@ -91,6 +98,16 @@ class KeeperClient:
             if answer.number == number:
                 return answer
         raise TimeoutError
+
+
+def _listens(endpoint: str) -> bool:
+    """Whether anybody is there at all: ZeroMQ would try for as long as it is let."""
+    parts = urlsplit(endpoint)
+    try:
+        socket.create_connection((parts.hostname or "", parts.port or 0), _CONNECT_S).close()
+    except OSError:
+        return False
+    return True
 
 
 def _portions(ranges: Sequence[tuple[str, int, int]]) -> list[list[tuple[str, int, int]]]:

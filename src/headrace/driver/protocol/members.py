@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from headrace.runtime.messages import Hello, Loaded, Place, Planned, Reply
@@ -30,6 +31,8 @@ class Members:
     owners: list[list[int]] = field(default_factory=list)
     _standbys: Standbys = field(default_factory=Standbys)
     nodes: tuple[CopyNode, ...] = ()
+    _began: bool = False
+    _holders: dict[StageSlice, tuple[str, ...]] = field(default_factory=dict)
     _backups: dict[StageSlice, tuple[str, ...]] = field(default_factory=dict)
 
     def gather(self, batch: int) -> None:
@@ -67,6 +70,7 @@ class Members:
         if member is None or member.sender != sender:
             return False
         member.loaded = True
+        self._began = self._began or self.all_loaded
         return True
 
     def plan_all(self, attempt: Attempt, base: Token | None, entry: int, orders: Orders) -> list[Reply]:
@@ -114,16 +118,25 @@ class Members:
 
     def _place_copies(self) -> None:
         """Which nodes keep copies of which slices, and partitions, now that these have owners."""
-        nodes = {member.hello.node.name: member.hello.node for member in self.by_place.values() if member.hello.node}
-        roster = sorted(nodes)
+        present = {member.hello.node.name: member.hello.node for member in self.by_place.values() if member.hello.node}
+        roster = sorted(present)
         numbers = range(max([self.plan.settings.slices, *self.plan.partitions.values()]))
         owners = {
             (stage, number): self._node_of(stage, mine[number % len(mine)])
             for stage, mine in enumerate(self.owners)
             for number in numbers
         }
-        self.nodes = tuple(nodes[name] for name in roster)
+        self._holders = self._holders_now()
+        holding = {name for names in self._holders.values() for name in names}
+        known = {node.name: node for node in self.nodes if node.name in holding} | present
+        self.nodes = tuple(known[name] for name in sorted(known))
         self._backups = self._standbys.place(owners, roster, self.plan.settings.backup or 0) if roster else {}
+
+    def _holders_now(self) -> dict[StageSlice, tuple[str, ...]]:
+        """Who has which slice; if the attempt before never began, those before it still have what they had."""
+        before, self._began = {} if self._began else self._holders, False
+        now = self._standbys.holders()
+        return {slice: tuple(dict.fromkeys((*before.get(slice, ()), *names))) for slice, names in now.items()}
 
     def _node_of(self, stage: int, index: int) -> str | None:
         node = self.by_place[stage, index].hello.node
@@ -134,14 +147,17 @@ class Members:
         mine = self.owners[stage]
         group = mine.index(index) if index in mine else None
         places = tuple(self.owners[stage + 1]) if stage + 1 < len(self.owners) else ()
-        ticket = Ticket(attempt, base, entry, group, len(mine), places, orders, self.nodes, self._copies(stage, group))
+        copies = self._copies(self._holders, stage, group), self._copies(self._backups, stage, group)
+        ticket = Ticket(attempt, base, entry, group, len(mine), places, orders, self.nodes, *copies)
         return self.by_place[place].sender, Planned(ticket)
 
-    def _copies(self, stage: int, group: int | None) -> dict[int, tuple[int, ...]]:
+    def _copies(
+        self, placed: Mapping[StageSlice, tuple[str, ...]], stage: int, group: int | None
+    ) -> dict[int, tuple[int, ...]]:
         """Of each of a group's slices, at which of the nodes its copies are."""
         at, groups = {node.name: i for i, node in enumerate(self.nodes)}, len(self.owners[stage])
         return {
-            number: tuple(at[name] for name in names)
-            for (of, number), names in self._backups.items()
+            number: tuple(at[name] for name in names if name in at)
+            for (of, number), names in placed.items()
             if of == stage and number % groups == group and names
         }

@@ -52,6 +52,13 @@ class Standbys:
     def __init__(self) -> None:
         self._placed: dict[StageSlice, tuple[str | None, tuple[str, ...]]] = {}
 
+    def holders(self) -> dict[StageSlice, tuple[str, ...]]:
+        """The nodes that have a slice, as far as is known: its owner's, and those that keep copies."""
+        return {
+            slice: tuple(dict.fromkeys(copies if owner is None else (owner, *copies)))
+            for slice, (owner, copies) in self._placed.items()
+        }
+
     def place(
         self, owners: Mapping[StageSlice, str | None], roster: Sequence[str], factor: int
     ) -> dict[StageSlice, tuple[str, ...]]:
