@@ -73,6 +73,7 @@ def test_a_stopped_job_commits_and_goes_on(command, started, app, published, tmp
     assert first.answer["state"] == "stopped"
     assert first.answer["cuts"] >= 1
     assert first.answer["p50_ms"] > 0
+    assert first.answer["cut_max_ms"] >= first.answer["cut_ms"] > 0 and first.answer["cut_age_s"] >= 0
     assert "Traceback" not in first.err
     before = latest_counts(published(tmp_path / "out"))
     assert sum(before.values()) == first.answer["items"]

@@ -35,13 +35,26 @@ from headrace.driver.protocol.events import (
     ReadLog,
     Rewritten,
     Send,
+    Settle,
+    Settled,
     StopQuery,
     Tick,
 )
 from headrace.driver.protocol.machine import Machine
 from headrace.measure.backlog import Backlog
 from headrace.measure.report import Report
-from headrace.runtime.messages import CutOrdered, Described, Hello, Loaded, Place, Reported, ToDriver, ToWorker
+from headrace.runtime.messages import (
+    CutAsked,
+    CutOrdered,
+    Described,
+    Hello,
+    Loaded,
+    Place,
+    Ready,
+    Reported,
+    ToDriver,
+    ToWorker,
+)
 from headrace.runtime.plan import Description, JobPlan
 from headrace.state.copies.nearest import NOTHING_LOADED
 from headrace.state.durable.manifest import Manifest
@@ -81,7 +94,21 @@ def sender(place: Place) -> bytes:
 
 def nothing_done(place: Place, token: Token) -> Description:
     return Description(
-        *place, token, (), {}, {}, {}, {}, {}, (), {}, exhausted=False, aligned_ms=1.0, written_ms=1.0, written_bytes=0
+        *place,
+        token,
+        (),
+        {},
+        {},
+        {},
+        {},
+        {},
+        (),
+        {},
+        exhausted=False,
+        aligned_ms=1.0,
+        written_ms=1.0,
+        written_bytes=0,
+        reached={},
     )
 
 
@@ -89,7 +116,7 @@ class Driven:
     """``tell`` gives what the machine asked for, answers of the hands included.
 
     Hands do at once what they are asked for, but for kinds of instructions that are ``held``; then the test answers.
-    ``log`` is the version log, ``published`` are the cuts that were, ``asked`` is all there was.
+    Workers are ready for a cut whenever they are asked, but for those in ``busy``. ``log`` is the version log, ``published`` are the cuts that were, ``asked`` is all there was.
     """
 
     def __init__(
@@ -101,6 +128,7 @@ class Driven:
         self.log: dict[int, Entry] = dict(log or {})
         self.now_s, self.held, self._mark = now_s, set(held), published
         self.published: list[int] = []
+        self.busy: set[Place] = set()
         self.asked: list[Instruction] = []
         self._do(self.machine.start(now_s))
 
@@ -214,13 +242,23 @@ class Driven:
             case Publish(cut):
                 self.published.append(cut.number)
                 return Published(cut.number)
+            case Settle():
+                return Settled()
             case Compact():
                 return Rewritten(())
             case CollectGarbage():
                 return Collected()
             case StopQuery():
                 return QueryEnded(self.machine.query)
+            case Send(to, CutAsked(token=token)):
+                return next((self.ready(p, token) for p in self.places if sender(p) == to and p not in self.busy), None)
         return None
+
+    def ready(self, place: Place, token: Token | None = None) -> Heard:
+        """A worker's answer about the cut that was asked about last."""
+        token = token if token is not None else self.machine.asking.about
+        assert token is not None
+        return Heard(sender(place), Ready(*place, token))
 
     def log_read(self) -> LogRead:
         cuts = [

@@ -17,6 +17,7 @@ from headrace.driver.planning import plan_job
 from headrace.runtime.batch import Batch
 from headrace.runtime.messages import Aligned, Described, Logged, ToDriver, ToWorker
 from headrace.runtime.orders import NO_ORDERS
+from headrace.runtime.ownership import dealt, owned
 from headrace.runtime.plan import Description, JobPlan, Ticket
 from headrace.runtime.subtask import Subtask
 from headrace.runtime.wire.channelmeter import Stamp
@@ -45,10 +46,12 @@ def planned(job: hr.Job, checkpoint: Path, **settings: Any) -> JobPlan:
 
 
 def ticket_of(plan: JobPlan, stage: int, index: int = 0, base: Token | None = None, entry: int = 0) -> Ticket:
-    """What a subtask gets when all of its stage are active; subtask n owns group n."""
-    groups = plan.layout.stages[stage].subtasks
-    after = plan.layout.stages[stage + 1].subtasks if stage + 1 < len(plan.layout.stages) else 0
-    return Ticket(ATTEMPT, base, entry, index, groups, tuple(range(after)), NO_ORDERS, (), {}, {})
+    """What a subtask gets when all of its stage are active, and slices are dealt in turn."""
+    stages = plan.layout.stages
+    mine = owned(dealt(plan.slices(stage), range(stages[stage].subtasks)), index)
+    more = stage + 1 < len(stages)
+    table = dealt(plan.slices(stage + 1), range(stages[stage + 1].subtasks)) if more else ()
+    return Ticket(ATTEMPT, base, entry, mine, table, NO_ORDERS, (), {}, {})
 
 
 class Driver:
@@ -185,7 +188,7 @@ class Sender:
         self.writers: Sequence[EdgeWriter] = Wiring(plan, plan.layout.stages[stage], {}, {}, None, Stamp()).border()
         ticket = ticket_of(plan, stage, index)
         for writer in self.writers:
-            writer.begin(index, ticket.places, plan.layout.stages[stage + 1].active)
+            writer.begin(index, ticket.table, plan.layout.stages[stage + 1].active)
 
     def put(self, records: list[dict[str, Any]], times_us: Any = 0) -> None:
         """Records into the open buffer of its first edge."""

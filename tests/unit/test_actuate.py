@@ -79,7 +79,7 @@ def report(*steps: tuple[str, int], channels: tuple[ChannelId, ...] = ()) -> Rep
 
 def test_only_active_subtasks_have_ranks(tmp_path: Path) -> None:
     plan = plan_of(tmp_path)
-    ranks = Ranks.of(plan, structs.replace(NO_ORDERS, active={1: 3, 2: 2}), [[1, 0], [0, 1], [2, 0]])
+    ranks = Ranks.of(plan, structs.replace(NO_ORDERS, active={1: 3, 2: 2}), [(1, 0), (0, 1), (2, 0)])
     assert ranks.parallelism() == {"s": 2, "first": 2, "work": 3, "more": 3, "count": 2, "out": 2}
     to_work, to_count = edge_of(plan, "first", "work"), edge_of(plan, "more", "count")
     channels = (
@@ -89,9 +89,9 @@ def test_only_active_subtasks_have_ranks(tmp_path: Path) -> None:
         ChannelId(to_count, 2, 1),
     )
     seen = ranks.translated(report(("work", 2), ("work", 3), ("count", 2), ("count", 1), channels=channels))
-    assert [s.id for s in seen.subtasks] == [SubtaskId("work", 2), SubtaskId("count", 0)]
-    assert [c.id for c in seen.channels] == [ChannelId(to_work, 1, 2), ChannelId(to_count, 2, 1)]
-    assert ranks.index("count", 0) == 2 and ranks.index("count", 2) is None
+    assert [s.id for s in seen.subtasks] == [SubtaskId("work", 2), SubtaskId("count", 1)]
+    assert [c.id for c in seen.channels] == [ChannelId(to_work, 1, 2), ChannelId(to_count, 2, 0)]
+    assert ranks.index("count", 1) == 2 and ranks.index("count", 2) is None
 
 
 def test_orders_name_the_lowest_deadline_of_a_senders_channels(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_orders_name_the_lowest_deadline_of_a_senders_channels(tmp_path: Path) -
         sizes_bytes={ChannelId(to_work, 1, 0): 8192}, parallelism={"work": 3, "more": 3},
     )  # fmt: skip
     settings = State.of(control_job(plan)).settings.changed([change])
-    orders = orders_of(settings, Ranks.of(plan, structs.replace(NO_ORDERS, active={1: 2}), [[0, 1], [0, 1], [0, 2]]))
+    orders = orders_of(settings, Ranks.of(plan, structs.replace(NO_ORDERS, active={1: 2}), [(0, 1), (0, 1), (0, 2)]))
     assert orders.deadlines_us[to_work, 0] == 4500, "a receiver without work has no say"
     assert orders.deadlines_us[to_count, 1] == 3000 and orders.sizes_bytes == {(to_work, 1): 8192}
     assert orders.active == {1: 3, 2: 2} and orders.version == 1
@@ -167,7 +167,7 @@ def test_a_bottleneck_gets_more_subtasks_and_the_trace_replays(tmp_path: Path) -
     controller = Controller(plan, controlled, given.append, lambda what, text: said.append(text), trace)
     controller.start()
     for second in range(12):
-        ranks = Ranks.of(plan, given[-1], [[0, 1], [0, 1], [0, 1]])
+        ranks = Ranks.of(plan, given[-1], [(0, 1), (0, 1), (0, 1)])
         controller.cycle(float(second), busy(plan, float(second), ranks.parallelism()), ranks)
     assert given[-1].active[1] == 4, "as many as there may be"
     assert any("scale work" in text for text in said)
@@ -190,7 +190,7 @@ def test_observing_only_sends_no_new_orders(tmp_path: Path) -> None:
         plan, control_job(plan, observe_only=True), given.append, lambda what, text: said.append(text)
     )
     controller.start()
-    ranks = Ranks.of(plan, NO_ORDERS, [[0, 1], [0, 1], [0, 1]])
+    ranks = Ranks.of(plan, NO_ORDERS, [(0, 1), (0, 1), (0, 1)])
     for second in range(12):
         controller.cycle(float(second), busy(plan, float(second), ranks.parallelism()), ranks)
     assert {orders.version for orders in given} == {0}

@@ -29,6 +29,7 @@ from headrace.runtime.messages import (
     Planned,
     Reply,
     ToDriver,
+    ToWorker,
     encode,
 )
 from headrace.runtime.orders import NO_ORDERS, Orders
@@ -37,14 +38,14 @@ from headrace.state.copies.nearest import NOTHING_LOADED
 from headrace.tokens import Attempt
 
 ATTEMPT = Attempt(1, 2)
-TICKET = Ticket(ATTEMPT, None, 0, 0, 1, (0, 1), Orders(3, {(0, 1): 5}, {}, {}, None, None), (), {}, {})
-HELLO = Hello(1, 0, query=1, batch=2, inventory=Inventory(None, 0, 1), host="here", daemon=1, pid=2, node=None)
+TICKET = Ticket(ATTEMPT, None, 0, (0,), (0, 1), Orders(3, {(0, 1): 5}, {}, {}, None, None), (), {}, {})
+HELLO = Hello(1, 0, query=1, batch=2, inventory=Inventory(None, (0,)), host="here", daemon=1, pid=2, node=None)
 
 
 def _server(received: list[ToDriver]) -> ChannelServer:
     def on_message(sender: bytes, message: ToDriver) -> list[Reply]:
         received.append(message)
-        return [(sender, Planned(TICKET) if isinstance(message, Hello) else Fenced("old"))]
+        return [(sender, Planned(0, TICKET) if isinstance(message, Hello) else Fenced(0, "old"))]
 
     return ChannelServer("127.0.0.1", on_message)
 
@@ -55,10 +56,10 @@ def test_a_worker_with_the_runs_key_is_answered() -> None:
     client = ChannelClient(server.address)
     try:
         client.tell(HELLO)
-        assert client.wait(Planned, 5, attempt=ATTEMPT) == Planned(TICKET)
+        assert client.wait(Planned, 5, attempt=ATTEMPT) == Planned(0, TICKET)
         described = Described(
             Description(
-                1, 0, ATTEMPT.cut(3), (), {}, {0: {0: [1, 2]}}, {}, {0: {0: 3}}, {0: 9}, (), {}, False, 1.0, 2.0, 3
+                1, 0, ATTEMPT.cut(3), (), {}, {0: {0: [1, 2]}}, {}, {0: {0: 3}}, {0: 9}, (), {}, False, 1.0, 2.0, 3, {}
             )
         )
         client.tell(described)
@@ -118,7 +119,7 @@ def test_what_is_no_message_is_refused_with_its_kind_and_the_connection_goes_on(
             client._socket.send(data)
         client._socket.send_multipart([b"one", b"two"])
         client.tell(HELLO)
-        assert client.wait(Planned, 5) == Planned(TICKET)
+        assert client.wait(Planned, 5) == Planned(0, TICKET)
         assert received == [HELLO], "nobody was called for the others"
     finally:
         client.close()
@@ -152,7 +153,7 @@ def test_a_message_that_cannot_be_handled_keeps_no_reply_from_others(caplog: pyt
     def on_message(sender: bytes, message: ToDriver) -> list[Reply]:
         if isinstance(message, Hello):
             assert server._socket.poll(5000), "what has come by now is handled in the same turn"
-            return [(sender, Planned(TICKET))]
+            return [(sender, Planned(0, TICKET))]
         raise RuntimeError("a driver's fault")
 
     server = ChannelServer("127.0.0.1", on_message)
@@ -160,12 +161,33 @@ def test_a_message_that_cannot_be_handled_keeps_no_reply_from_others(caplog: pyt
     try:
         client.tell(HELLO)
         client.tell(Loaded(0, 0, ATTEMPT, NOTHING_LOADED))
-        assert client.wait(Planned, 5) == Planned(TICKET)
+        assert client.wait(Planned, 5) == Planned(0, TICKET)
     finally:
         client.close()
         server.close()
     (record,) = [record for record in caplog.records if record.levelname == "ERROR"]
     assert record.getMessage() == "a control message of kind 'loaded' could not be handled"
+
+
+# a process that Spark uses again shares its channel with the tasks it had before
+def test_what_was_for_a_task_of_another_query_is_dropped() -> None:
+    def on_message(sender: bytes, message: ToDriver) -> list[Reply]:
+        stale = [Fenced(1, "old"), Planned(1, TICKET), Fenced(3, "not yet")]
+        return [(sender, reply) for reply in (*stale, Planned(2, TICKET), *stale, Go(ATTEMPT), Fenced(2, "now"))]
+
+    server = ChannelServer("127.0.0.1", on_message)
+    client = ChannelClient(server.address)
+    client.begin(2)
+    try:
+        client.tell(HELLO)
+        assert client.wait(Planned, 5) == Planned(2, TICKET)
+        polled: list[ToWorker] = []
+        while len(polled) < 2:
+            polled += client.poll()
+        assert polled == [Go(ATTEMPT), Fenced(2, "now")]
+    finally:
+        client.close()
+        server.close()
 
 
 def test_the_server_listens_on_loopback_only_and_hides_its_secrets() -> None:

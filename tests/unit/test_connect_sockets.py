@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket as tcp
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -148,6 +149,35 @@ def test_no_server_is_waited_for_without_blocking(tmp_path: Path) -> None:
     assert poll_until(reader, lines(1)) == ["late"]
     reader.close()
     server.close()
+
+
+def test_a_name_that_takes_long_to_resolve_blocks_no_poll(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resolve, known = tcp.getaddrinfo, threading.Event()
+    asked: list[str] = []
+
+    def slow(host: str, port: int, *, type: int, flags: int) -> Any:
+        if flags:
+            raise tcp.gaierror("not a number")
+        asked.append(host)
+        if len(asked) == 1:
+            raise tcp.gaierror("no such name, for now")
+        assert known.wait(20)
+        return resolve("127.0.0.1", port, type=type)
+
+    monkeypatch.setattr("headrace.connect.sockets.tcp.getaddrinfo", slow)
+    source = socket("some.where", server.port)
+    reader = source.open(0, 1, None, source.schema(), tmp_path)
+    while len(asked) < 2:  # what failed is tried again after a while
+        assert reader.poll(10, now_us()) is None
+    for _ in range(100):
+        assert reader.poll(10, now_us()) is None
+    assert len(asked) == 2, "one question at a time"
+    known.set()
+    while not reader._connection.connected:
+        reader.poll(10, now_us())
+    reader.close()
 
 
 def test_descriptions_are_checked() -> None:

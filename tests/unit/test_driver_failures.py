@@ -140,12 +140,25 @@ def test_a_query_that_ends_by_itself_without_a_word_is_a_failure() -> None:
     assert loud(driven) == ["the query ended without saying why; going on from the last cut"]
 
 
-def test_a_failure_while_stopping_is_told() -> None:
+@pytest.mark.parametrize("first", ["stop", "failure"])
+def test_a_stop_ends_as_stopped_although_the_query_failed_meanwhile(first: str) -> None:
+    driven = Driven().run()
+    driven.cut()
+    for event in (StopAsked(), QueryEnded(1, BOOM))[:: 1 if first == "stop" else -1]:
+        driven.tell(event)
+    driven.later(0.15)
+    assert driven.finish == Finish("stopped") and driven.all(StartQuery) == [StartQuery(1)]
+    assert loud(driven) == ["boom; stopped as of the last cut"]
+
+
+def test_a_failure_that_a_restart_cannot_mend_is_told_also_while_stopping() -> None:
     driven = Driven().run()
     driven.tell(StopAsked())
+    driven.hear(COUNT, Failed.of(UserCodeError("step", "record", "line", "cause"), 1, COUNT))
     driven.tell(QueryEnded(1, BOOM))
     driven.later(0.15)
-    assert driven.finish is not None and driven.finish.state == "failed" and str(driven.finish.error) == "boom"
+    assert driven.finish is not None and driven.finish.state == "failed"
+    assert isinstance(driven.finish.error, UserCodeError)
 
 
 # Workers.
@@ -207,7 +220,7 @@ def test_a_cut_that_the_audit_does_not_pass_is_not_logged() -> None:
     driven.describe(SOURCE, sent={0: {0: [5]}})
     asked = driven.describe(COUNT, consumed={0: {0: [4]}})
     why = "edge 0, sender 0: 5 items sent, 1 not consumed"
-    assert sent(asked, Fenced) == {sender(place): Fenced(why) for place in driven.places}
+    assert sent(asked, Fenced) == {sender(place): Fenced(1, why) for place in driven.places}
     assert driven.cuts == [] and driven.all(Append) == [Append(1, opened(1))]
     driven.later(0.15)
     assert loud(driven) == [f"{why}; going on from the last cut"] and driven.machine.query == 2

@@ -37,6 +37,7 @@ from headrace.driver.protocol.upkeep import Upkeep
 from headrace.errors import ProtocolError
 from headrace.runtime.messages import Fenced, Go, Hello, Loaded, Planned
 from headrace.runtime.orders import NO_ORDERS, Orders
+from headrace.runtime.ownership import owners
 from headrace.runtime.plan import JobPlan
 from headrace.state.copies.nearest import NOTHING_LOADED
 from headrace.state.durable.garbage import collect
@@ -113,7 +114,7 @@ def test_a_stage_with_fewer_subtasks_than_were_ordered_has_as_many_groups_as_it_
     for place in ((0, 0), (1, 0), (1, 1)):
         members.join(f"{place}".encode(), hello(*place))
     members.plan_all(Attempt(1, 1), None, 0, orders)
-    assert members.owners == [[0], [0, 1]]
+    assert [owners(table) for table in members.tables] == [(0,), (0, 1)]
 
 
 def test_nothing_is_published_before_the_log_is_opened() -> None:
@@ -222,9 +223,9 @@ def test_a_task_is_not_fenced_by_what_the_one_before_it_was_told(monkeypatch: py
         sender = senders.get(timeout=10)
         read, receive = [], client._receive
         monkeypatch.setattr(client, "_receive", lambda: read.append(receive()))
-        server.send(sender, Fenced("this worker belongs to a query that was replaced"))
+        server.send(sender, Fenced(0, "this worker belongs to a query that was replaced"))
         while not any(isinstance(message, Fenced) for message in read):  # there are pings too
-            client.forget()
+            client.begin(1)
         monkeypatch.undo()
         server.send(sender, Go(Attempt(1, 1)))
         assert client.wait(Go, 10).attempt == Attempt(1, 1)

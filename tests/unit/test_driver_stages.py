@@ -67,7 +67,7 @@ def test_a_batch_is_one_attempt_and_one_cut() -> None:
     assert driven.machine.state == "running"
     asked = driven.hello(SOURCE)
     ticket = sent(asked, Planned)[sender(SOURCE)].ticket
-    assert (ticket.attempt, ticket.base, ticket.places) == (Attempt(1, 1), None, (0,)), "nobody else has come yet"
+    assert (ticket.attempt, ticket.base, set(ticket.table)) == (Attempt(1, 1), None, {0}), "nobody else has come yet"
     assert sent(driven.hear(SOURCE, Loaded(*SOURCE, driven.attempt, NOTHING_LOADED)), Go) == {
         sender(SOURCE): Go(Attempt(1, 1))
     }

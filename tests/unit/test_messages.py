@@ -276,7 +276,7 @@ class Driver:
     def known(self) -> str:
         machine = self.driven.machine
         kept = {name: value for name, value in vars(machine).items() if name not in ("plan", "members", "hearing")}
-        return repr((kept, machine.members.by_place, machine.members.owners, machine.hearing.newest))
+        return repr((kept, machine.members.by_place, machine.members.tables, machine.hearing.newest))
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import reference as ref
-from acts import InActs, in_acts, rows_of
+from acts import InActs, counters, in_acts, rows_of
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from reference import Record, Row
@@ -24,6 +24,7 @@ from headrace.driver.protocol.events import Append, Instruction, Publish
 from headrace.driver.publishing import publish
 from headrace.errors import CorruptionError, FencedError, ProtocolError, StateError
 from headrace.runtime.wire.frames import Kind, decode
+from headrace.schemas import to_schema
 from headrace.state.durable.manifest import Manifest
 from headrace.state.durable.published import read_published
 from headrace.state.durable.storage import LocalStorage
@@ -513,3 +514,44 @@ def test_a_source_in_acts_waits_for_its_cue() -> None:
     while (poll := reader.poll(7, 0)) is not None:
         played += poll.records.to_pylist()
     assert played == PARTS[0] and reader.exhausted
+
+
+# cuts.md rule 25: an attempt starts from the newest cut's state, offsets and stage watermarks
+@pytest.mark.parametrize("then", ["another driver", "the next batch", "a job that has grown"])
+def test_a_window_that_was_closed_before_a_restart_stays_closed(
+    runs: Callable[..., LocalRun], mode: str, then: str
+) -> None:
+    """A partition that had been silent so far comes back with a record for it: it is late, as it would have been before."""
+    busy: list[Record] = [{"k": "a", "v": 1, "t": t} for t in range(0, 500, 10)]
+    old, new = {"k": "a", "v": 100, "t": 50}, {"k": "a", "v": 1, "t": 10_000}
+    acts = (((*busy,), (), (), (new,)), ((), (old,), (), (new,)))
+    source = InActs(acts, to_schema(SCHEMA), bounded=False, live=True)
+
+    def job(*, grown: bool = False) -> hr.Job:
+        job = hr.Job("job")
+        read = job.source("s", source, event_time="t", idle="20 ms")
+        if grown:
+            read.key_by("v").reduce(name="first", n=hr.count()).sink("first-out", out())
+        read.key_by("k").window(hr.tumbling("100 ms")).reduce(name="sums", v=hr.sum("v")).sink("out", out())
+        return job
+
+    def closed(run: LocalRun) -> list[tuple[int, int]]:
+        rows = run.rows("out")
+        return sorted((round(row["window_end"].timestamp() * 1000), row["v"]) for row in rows)
+
+    run = runs(job(), mode=mode, parallelism=2)
+    for _ in range(20):
+        run.batch(seconds=0.2)
+        if len(closed(run)) >= 4:
+            break
+    before = closed(run)
+    assert before[:4] == [(end, 10) for end in (100, 200, 300, 400)]
+    source.curtain.acts = 2
+    if then != "the next batch":
+        run = runs(job(grown=then == "a job that has grown"), mode=mode, parallelism=2)
+    for _ in range(20):
+        run.batch(seconds=0.1)
+        assert closed(run)[:4] == before[:4], "a window is emitted once"
+        if counters(run).get("late:sums"):
+            break
+    assert counters(run)["late:sums"] == 1

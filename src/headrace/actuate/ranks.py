@@ -13,6 +13,7 @@ import msgspec.structs
 
 from headrace.measure.report import ChannelId, Report, SubtaskId
 from headrace.runtime.orders import Orders
+from headrace.runtime.ownership import Table, owners
 from headrace.runtime.plan import JobPlan
 
 
@@ -24,16 +25,16 @@ class Ranks:
     active: Mapping[int, tuple[int, ...]]
 
     @staticmethod
-    def of(plan: JobPlan, orders: Orders, owners: Sequence[Sequence[int]]) -> Ranks:
-        """``owners`` are the subtasks that own slices in the running attempt, per stage."""
+    def of(plan: JobPlan, orders: Orders, tables: Sequence[Table]) -> Ranks:
+        """``tables`` say who owns slices in the running attempt, per stage; there are none before the first."""
         active: dict[int, tuple[int, ...]] = {}
         for stage in plan.layout.stages:
             first = plan.layout.stages[stage.first]
             keyed = any(edge.keyed for edge in plan.layout.border(first.index))
-            if not first.elastic or (keyed and not owners):
+            if not first.elastic or (keyed and not tables):
                 active[stage.index] = tuple(range(stage.active))
             elif keyed:
-                active[stage.index] = tuple(owners[first.index])
+                active[stage.index] = owners(tables[first.index])
             else:
                 active[stage.index] = tuple(range(orders.active.get(first.index, first.active)))
         return Ranks(plan, active)

@@ -18,6 +18,7 @@ from headrace.runtime.messages import (
     ClockTold,
     Fenced,
     Ping,
+    Planned,
     ToDriver,
     ToWorker,
     Turn,
@@ -63,6 +64,7 @@ class ChannelClient:
         self._socket.sndhwm = _MAX_UNSENT
         self._socket.connect(address.endpoint)
         self._early: list[ToWorker] = []
+        self._query: int | None = None
 
     def tell(self, message: ToDriver) -> None:
         """Send a message if there is room; what does not fit is dropped."""
@@ -78,10 +80,11 @@ class ChannelClient:
             messages.append(self._receive())
         if self._lease_s is not None and time.monotonic() - self._heard_s > self._lease_s:
             raise ChannelError(f"the driver has given no sign of life for {self._lease_s:g} s: it hangs or is gone")
-        return [message for message in messages if not isinstance(message, _IDLE_TALK)]
+        return [message for message in messages if not self._is_idle(message)]
 
-    def forget(self) -> None:
-        """Drop what has come: it was for a task before, and that it is fenced must not stop the next one."""
+    def begin(self, query: int) -> None:
+        """A task of a query begins: drop what has come for a task before, and what still comes for other queries' tasks."""
+        self._query = query
         self._early.clear()
         while self._socket.poll(0):
             self._receive()
@@ -125,12 +128,21 @@ class ChannelClient:
             if left_ms <= 0 or not self._socket.poll(left_ms):
                 raise ChannelError(f"the driver did not send {kind.__struct_config__.tag!r} within {timeout_s:g} s")
             message = self._receive()
+            if isinstance(message, kind) and wanted(message) and not self._is_for_another(message):
+                return message
+            if self._is_idle(message):
+                continue
             if isinstance(message, Fenced):
                 raise FencedError(message.why)
-            if isinstance(message, kind) and wanted(message):
-                return message
-            if not isinstance(message, _IDLE_TALK):
-                self._early.append(message)
+            self._early.append(message)
+
+    def _is_idle(self, message: ToWorker) -> bool:
+        """Whether it means nothing to who does not wait for it."""
+        return isinstance(message, _IDLE_TALK) or self._is_for_another(message)
+
+    def _is_for_another(self, message: ToWorker) -> bool:
+        """Whether it was for a task of another query that this process has had."""
+        return self._query is not None and isinstance(message, (Planned, Fenced)) and message.query != self._query
 
     def _receive(self) -> ToWorker:
         data = self._socket.recv()

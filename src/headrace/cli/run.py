@@ -150,6 +150,8 @@ def summary(answer: dict[str, Any]) -> Text:
         (f"{answer['job']} {answer['state']}", "bold"),
         f": {answer['items']:,} records in {answer['seconds']:.1f} s, {answer['cuts']} cuts",
     )
+    if answer["cut_ms"] is not None:
+        text.append(f" of {answer['cut_ms']:.0f} ms")
     if answer["p50_ms"] is not None:
         text.append(f", latency p50 {answer['p50_ms']:.1f} ms, p99 {answer['p99_ms']:.1f} ms")
     for what in ("late", "shed", "skipped", "restarts"):

@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from headrace.graph.nodes import SinkNode, SourceNode
@@ -143,7 +144,7 @@ def run_figures(watch: Watch, resources: TreeWatch) -> dict[str, Any]:
     counted = status.counters
     items = sum(counted.get(f"in:{name}", 0) for name in watch.sources)
     seconds = watch.handle.busy_s or watch.seconds
-    gaps = watch.handle.gaps
+    gaps, cuts = watch.handle.gaps, watch.handle.cuts()
     return {
         "items": items,
         "items_per_s": items / seconds if seconds else None,
@@ -160,6 +161,11 @@ def run_figures(watch: Watch, resources: TreeWatch) -> dict[str, Any]:
         "load_1m": resources.load_1m,
         "epochs": status.cuts,
         "cuts": status.cuts,
+        "cut_ms": median(cut.took_ms for cut in cuts) if cuts else None,
+        "cut_max_ms": max((cut.took_ms for cut in cuts), default=None),
+        "cut_held_max_ms": max((cut.aligned_ms for cut in cuts), default=None),
+        "cut_bytes": sum(cut.bytes for cut in cuts),
+        "cut_age_s": status.cut_age_s,
         "longest_gap_ms": None,
         "longest_stop_ms": 1000 * max(gap.seconds for gap in gaps) if gaps else None,
         "restarts": status.restarts,

@@ -97,6 +97,12 @@ class Settings:
         """The time between cuts: as set, or less where a failure must not repeat so much."""
         return self.commit_s if self.recovery_s is None else max(min(self.commit_s, self.recovery_s / 2), 0.05)
 
+    @property
+    def put_off_s(self) -> float:
+        """For how long a cut that is due may wait for short queues: two intervals, within what a failure may repeat."""
+        spare_s = 2 * self.cut_every_s
+        return spare_s if self.recovery_s is None else min(spare_s, max(self.recovery_s / 2 - self.cut_every_s, 0.0))
+
 
 _FIELDS = frozenset(field.name for field in fields(Settings))
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import socket as tcp
+import threading
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -142,11 +144,41 @@ class SocketReader:
         self._log.close()
 
 
+class Lookup:
+    """A server's addresses, found by another thread: a name may take seconds to be resolved."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._host, self._port = host, port
+        self._asked: Future[list[Any]] | None = None
+
+    def answer(self) -> list[Any] | None:
+        """The addresses, or ``None`` while they are looked for; OSError if there are none. The next call asks anew."""
+        if self._asked is None:
+            try:
+                return self._resolve(tcp.AI_NUMERICHOST)  # nobody needs to be asked
+            except OSError:
+                self._asked = Future()
+            threading.Thread(target=self._ask, args=(self._asked,), name="headrace-lookup", daemon=True).start()
+        if not self._asked.done():
+            return None
+        asked, self._asked = self._asked, None
+        return asked.result()
+
+    def _ask(self, asked: Future[list[Any]]) -> None:
+        try:
+            asked.set_result(self._resolve())
+        except Exception as error:
+            asked.set_exception(error)
+
+    def _resolve(self, flags: int = 0) -> list[Any]:
+        return tcp.getaddrinfo(self._host, self._port, type=tcp.SOCK_STREAM, flags=flags)
+
+
 class Connection:
     """A TCP connection that never blocks and is made again when it drops."""
 
     def __init__(self, host: str, port: int) -> None:
-        self._host, self._port = host, port
+        self._lookup = Lookup(host, port)
         self._socket: tcp.socket | None = None
         self._address: Any = None
         self._attempts = 0
@@ -176,8 +208,8 @@ class Connection:
         if self.connected or (self._socket is None and now_us < self._retry_us):
             return self.connected
         try:
-            if self._socket is None:
-                self._start()
+            if self._socket is None and not self._start():
+                return False
             assert self._socket is not None
             state = self._socket.connect_ex(self._address)
             self.connected = state in (0, errno.EISCONN)
@@ -190,12 +222,16 @@ class Connection:
             self._back_off(now_us)
         return self.connected
 
-    def _start(self) -> None:
-        addresses = tcp.getaddrinfo(self._host, self._port, type=tcp.SOCK_STREAM)
+    def _start(self) -> bool:
+        """Make a socket, once an address is known."""
+        addresses = self._lookup.answer()
+        if addresses is None:
+            return False
         family, kind, protocol, _, self._address = addresses[self._attempts % len(addresses)]
         self._attempts += 1
         self._socket = tcp.socket(family, kind, protocol)
         self._socket.setblocking(False)
+        return True
 
     def _back_off(self, now_us: int) -> None:
         self.close()

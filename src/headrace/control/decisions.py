@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-Action = Literal["batch", "resize", "chain", "scale", "provision", "hold", "give up"]
+Action = Literal["batch", "resize", "chain", "scale", "provision", "move", "hold", "give up"]
 Verdict = Literal["effective", "ineffective", "unknown"]
 
 _MIN_GAIN = 0.1
@@ -23,10 +23,11 @@ class Expectation:
     """That a measured quantity goes from one value to another by the given cycle.
 
     ``quantity`` and ``element`` name what the loop can look up again: a step's ``utilisation``, or an
-    edge's ``wait_ms``. ``executors`` are counted after the restart that changes their number.
+    edge's ``wait_ms``. ``executors`` are counted after the restart that changes their number. ``unevenness`` is the
+    largest load of a step's subtasks over their mean, once slices have moved.
     """
 
-    quantity: Literal["utilisation", "wait_ms", "executors"]
+    quantity: Literal["utilisation", "wait_ms", "executors", "unevenness"]
     element: str | int
     before: float
     after: float

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from headrace.channel.keeping.asking import KeeperClient
+from headrace.channel.keeping.keeperclient import KeeperClient
 from headrace.channel.keys import Address
 from headrace.state.copies.placement import CopyNode
 from headrace.state.durable.segments import BlockRef

@@ -6,6 +6,9 @@ Every answer, a failure too, comes back as an event. What a sink or a disk takes
 from __future__ import annotations
 
 import logging
+import os
+import sys
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -34,6 +37,8 @@ from headrace.driver.protocol.events import (
     ReadEntry,
     ReadLog,
     Rewritten,
+    Settle,
+    Settled,
 )
 from headrace.driver.publishing import discard_unlogged, publish, settle
 from headrace.errors import CorruptionError, HeadraceError, StateError
@@ -48,9 +53,10 @@ from headrace.state.durable.storage import Storage
 from headrace.state.durable.versionlog import Entry, VersionLog
 
 _log = logging.getLogger("headrace")
+_UPKEEP_NICE = 10
 _POOLS = {
     ReadLog: "log", LookUp: "log", ReadEntry: "log", Append: "log",
-    Publish: "publish", Discard: "publish",
+    Publish: "publish", Settle: "publish", Discard: "publish",
     Compact: "upkeep", Mend: "upkeep", CollectGarbage: "upkeep",
 }  # fmt: skip
 
@@ -77,6 +83,8 @@ class Deeds:
                 return self._on_log(instruction)
             case Publish(cut):
                 return self._publish(cut)
+            case Settle():
+                return self._settle()
             case Discard():
                 return self._discard(instruction)
             case Compact():
@@ -128,6 +136,13 @@ class Deeds:
             return PublishFailed(cut.number, translated(error), final=isinstance(error, CorruptionError))
         return Published(cut.number)
 
+    def _settle(self) -> Event:
+        try:
+            settle(self.plan)
+        except Exception as error:  # a sink is anybody's code; whatever it raises, it is asked again
+            return Settled(str(translated(error)))
+        return Settled()
+
     def _discard(self, wanted: Discard) -> Event | None:
         self._tidy(lambda: discard_unlogged(self.plan, lambda t: t in wanted.logged or t.by > wanted.upto))
         self._tidy(lambda: settle(self.plan))
@@ -172,6 +187,12 @@ class Deeds:
         return Collected()
 
 
+def _give_way() -> None:
+    """What this thread does can wait: records, cuts and results go first, where the system can tell threads apart."""
+    if sys.platform == "linux":
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _UPKEEP_NICE)
+
+
 class Hands:
     """Each queue has a thread of its own. ``post`` takes the answers, from any thread."""
 
@@ -180,7 +201,9 @@ class Hands:
     ) -> None:
         self.deeds, self._post = Deeds(plan, storage, copies), post
         names = sorted(set(_POOLS.values()))
-        self._pools = {name: ThreadPoolExecutor(1, thread_name_prefix=f"headrace-{name}") for name in names}
+        self._pools = {
+            name: ThreadPoolExecutor(1, f"headrace-{name}", _give_way if name == "upkeep" else None) for name in names
+        }
 
     @property
     def plan(self) -> JobPlan:

@@ -43,9 +43,15 @@ def publish(plan: JobPlan, manifest: Manifest) -> None:
 
 
 def settle(plan: JobPlan) -> None:
-    """No attempt runs: what sinks still collect into larger files becomes visible."""
+    """No attempt runs: what sinks still collect into larger files becomes visible. One that fails keeps no other from it."""
+    failure: Exception | None = None
     for sink in sinks_of(plan).values():
-        sink.settle()
+        try:
+            sink.settle()
+        except Exception as error:  # a sink is anybody's code
+            failure = failure or error
+    if failure is not None:
+        raise failure
 
 
 def discard_unlogged(plan: JobPlan, keep: Keep) -> None:

@@ -60,5 +60,16 @@ def fitted_layout(layout: Layout, wanted: Subtasks, slots: int) -> Layout:
     return replace(layout, stages=tuple(stages))
 
 
+def widened_layout(layout: Layout, leg: int, subtasks: int) -> Layout:
+    """The layout with at least so many subtasks in the leg that begins with a stage, all of them active."""
+    stages = tuple(
+        replace(s, subtasks=max(s.subtasks, subtasks), active=subtasks, maximum=max(s.maximum, subtasks))
+        if s.first == leg
+        else s
+        for s in layout.stages
+    )
+    return replace(layout, stages=stages)
+
+
 def _hops(leg: Stage) -> int:
     return leg.last - leg.first + 1

@@ -41,7 +41,7 @@ class Cache:
     def take(self, plan: JobPlan, stage: int, ticket: Ticket) -> Subtask:
         """The subtask in memory if it is just what the ticket asks for, else a new one."""
         held = self.subtasks.pop((plan.run, stage), None)
-        if held is not None and held.version == (ticket.base, ticket.group, ticket.groups):
+        if held is not None and held.version == (ticket.base, ticket.mine):
             return held
         if held is not None:
             held.close()

@@ -10,12 +10,14 @@ from collections.abc import Callable, Iterator, Mapping
 
 import pyarrow as pa
 
+from headrace.runtime.arrivals import Arrivals
 from headrace.runtime.build import BuiltStage
 from headrace.runtime.clock import now_us
 from headrace.runtime.controlend import Control
 from headrace.runtime.handover import Handover
-from headrace.runtime.messages import Aligned, RowsShown
+from headrace.runtime.messages import Adopted, Aligned, Prepared, RowsShown
 from headrace.runtime.operators.sinks import DeadLetters
+from headrace.runtime.ownership import Table, owned
 from headrace.runtime.plan import Description, JobPlan, Ticket
 from headrace.runtime.reporting import Reporter
 from headrace.runtime.scheduling.scheduler import Scheduler
@@ -23,6 +25,7 @@ from headrace.state.copies.feeding import Feeder
 from headrace.state.durable.changes import Pending, Store
 from headrace.state.durable.chunks import ChunkWriter
 from headrace.state.durable.storage import Storage
+from headrace.tokens import Token
 
 
 class Cuts:
@@ -41,6 +44,9 @@ class Cuts:
         self._scheduler, self._reporter, self._stores = scheduler, reporter, stores
         self._handover: Handover | None = None
         self._feeder: Feeder | None = None
+        self._arrivals: Arrivals | None = None
+        self.mine: tuple[int, ...] = ()
+        self._given: tuple[Token, frozenset[int], int] | None = None
 
     def begin(
         self, index: int, ticket: Ticket, control: Control, storage: Storage, wake: Callable[[], None],
@@ -50,11 +56,14 @@ class Cuts:
 
         ``feeder`` copies what is durable to other nodes.
         """
+        self.close()
         self._index, self._control, self.next = index, control, ticket.first
         settings, self._feeder = self._plan.settings, feeder
         written = feeder.offer if feeder is not None else lambda stored: None
         chunks = ChunkWriter(storage, self._stem(), settings.chunk_s, settings.chunk_bytes, now_us(), wake, written)
         self._handover = Handover(control, chunks)
+        self._arrivals = Arrivals(storage, self._stores, wake)
+        self.mine, self._given = ticket.mine, None
         self._open_sinks()
 
     @property
@@ -62,8 +71,20 @@ class Cuts:
         assert self._handover is not None, "an attempt has begun"
         return self._handover
 
-    def make(self, *, end: bool, began_us: int) -> Iterator[pa.RecordBatch]:
-        """Make the next cut; yields the rows that leave. ``began_us``: since when this subtask has known of it."""
+    @property
+    def arrivals(self) -> Arrivals:
+        assert self._arrivals is not None, "an attempt has begun"
+        return self._arrivals
+
+    @property
+    def waits(self) -> bool:
+        """Whether slices that the last cut gave to this subtask are still on their way: until then none is made."""
+        return self._given is not None
+
+    def make(self, *, end: bool, began_us: int, tables: Mapping[int, Table]) -> Iterator[pa.RecordBatch]:
+        """Make the next cut; yields the rows that leave. ``began_us``: since when this subtask has known of it. ``tables``
+        hold from then on.
+        """
         now, token = now_us(), self.next
         for operator in self._operators.values():
             operator.on_clock(now)  # how far the sources' time has come, before the last buffers leave
@@ -74,9 +95,11 @@ class Cuts:
             for operator in self._operators.values():
                 self._intake.advance(operator)
                 operator.on_cut(end=end)
-        yield from self._outlet.cut(token, end=end)
+        yield from self._outlet.cut(token, end=end, tables=tables)
         self._letters.write(now)  # last: combining before the shuffle can skip records too
         self._set_aside(began_us)
+        if (table := tables.get(self._stage)) is not None:
+            self._change_hands(token, table)
         self._control.tell(Aligned(self._stage, self._index, token))
         self._intake.made(token)
 
@@ -86,6 +109,10 @@ class Cuts:
         handover.look(now)
         if handover.chunks.look(now) and handover.chunks.due(now, self._dirty_bytes()):
             handover.chunks.write(self._swapped(), now)
+        if (prepared := self.arrivals.prepared()) is not None:
+            self._control.tell(Prepared(self._stage, self._index, prepared.attempt, prepared.version))
+        if self._given is not None and self.arrivals.adopt_one(self._given[0]):
+            self._adopted(now)
 
     def close(self) -> None:
         """Stop writing."""
@@ -93,6 +120,8 @@ class Cuts:
             self._handover.chunks.close()
         if self._feeder is not None:
             self._feeder.close()
+        if self._arrivals is not None:
+            self._arrivals.close()
 
     def _set_aside(self, began_us: int) -> None:
         sent, consumed = self._outlet.take_counts(), self._intake.take_counts()
@@ -115,10 +144,30 @@ class Cuts:
             aligned_ms=(now - began_us) / 1e3,
             written_ms=0.0,
             written_bytes=0,
+            reached=self._intake.reached(),
         )
         self.next = self.next.by.cut(self.next.cut + 1)
         self._open_sinks()
         self.handover.cut(draft, swapped, closing, now, self._stem())
+
+    def _change_hands(self, token: Token, table: Table) -> None:
+        """What is another's from this cut on is forgotten; what is ours is waited for."""
+        before, self.mine = frozenset(self.mine), owned(table, self._index)
+        if lost := before.difference(self.mine):
+            for operator in self._operators.values():
+                operator.give_away(lost)
+        if gained := frozenset(self.mine) - before:
+            self._given = token, gained, now_us()
+            self._intake.waitlist.slices = gained
+
+    def _adopted(self, now: int) -> None:
+        assert self._given is not None
+        token, slices, since_us = self._given
+        self._given = None
+        for operator in self._operators.values():
+            operator.adopted(slices)
+        self._intake.go_on()
+        self._control.tell(Adopted(self._stage, self._index, token, (now - since_us) / 1e3))
 
     def _open_sinks(self) -> None:
         for sink in self._sinks:

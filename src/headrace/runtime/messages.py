@@ -17,11 +17,15 @@ from headrace.measure.backlog import Backlog
 from headrace.measure.flows import Flow
 from headrace.measure.report import Report, plain
 from headrace.runtime.orders import Orders
+from headrace.runtime.ownership import Table
 from headrace.runtime.plan import Description, Ticket
 from headrace.state.copies.nearest import Loading
 from headrace.state.copies.placement import CopyNode
+from headrace.state.durable.manifest import SliceVersion
 from headrace.tokens import Attempt, Token
 
+FinalSlice = tuple[str, int, SliceVersion]
+"""A store, a slice, and what it is made of."""
 Place = tuple[int, int]
 """Stage and subtask index."""
 
@@ -42,11 +46,10 @@ class _FromSubtask(_Message, frozen=True):
 
 
 class Inventory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The slices that a worker holds in memory for a stage: those of a version, and which group of how many."""
+    """The slices that a worker holds in memory for a stage, as they were at a version."""
 
     version: Token | None
-    group: int | None
-    groups: int
+    slices: tuple[int, ...]
 
 
 class Hello(_FromSubtask, frozen=True, tag="hello"):
@@ -77,6 +80,12 @@ class Aligned(_FromSubtask, frozen=True, tag="aligned"):
     token: Token
 
 
+class Ready(_FromSubtask, frozen=True, tag="ready"):
+    """READY: a subtask that was asked would come to a cut soon, for little is queued before it."""
+
+    token: Token
+
+
 class Described(_Message, frozen=True, tag="desc"):
     """DESC: a subtask's part of a cut is durable."""
 
@@ -89,6 +98,20 @@ class Described(_Message, frozen=True, tag="desc"):
     @property
     def token(self) -> Token:
         return self.description.token
+
+
+class Prepared(_FromSubtask, frozen=True, tag="prepared"):
+    """PREPARED: a subtask has loaded the slices that it may be given, as of the version it was told to."""
+
+    attempt: Attempt
+    version: Token
+
+
+class Adopted(_FromSubtask, frozen=True, tag="adopted"):
+    """A subtask works on all slices that a cut gave to it; ``held_ms`` is for how long their records waited."""
+
+    token: Token
+    held_ms: float
 
 
 class Reported(_FromSubtask, frozen=True, tag="report"):
@@ -145,8 +168,9 @@ class ClockAsked(_Message, frozen=True, tag="clock"):
 
 
 class Planned(_Message, frozen=True, tag="plan"):
-    """PLAN: a subtask's part in the attempt that begins."""
+    """PLAN: a subtask's part in the attempt that begins, for a worker of one query."""
 
+    query: int
     ticket: Ticket
 
     @property
@@ -160,16 +184,23 @@ class Go(_Message, frozen=True, tag="go"):
     attempt: Attempt
 
 
+class CutAsked(_Message, frozen=True, tag="ask"):
+    """ASK: a cut is due; whoever has a short queue, or gets one, is to say READY."""
+
+    token: Token
+
+
 class CutOrdered(_Message, frozen=True, tag="cut"):
     """ORDER: sources are to make a cut between two polls. ``end``: they read no more after it, and the batch ends.
 
     ``at_us`` is when, by the driver's clock: who hears of it earlier waits, so that all make it at the same time and
-    receivers have little to hold.
+    receivers have little to hold. ``tables`` are those that hold after it, of the stages where they change.
     """
 
     token: Token
     end: bool
     at_us: int
+    tables: dict[int, Table]
 
 
 class GoOn(_Message, frozen=True, tag="goon"):
@@ -192,9 +223,26 @@ class Logged(_Message, frozen=True, tag="logged"):
         return self.token.by
 
 
-class Fenced(_Message, frozen=True, tag="fenced"):
-    """FENCED: the subtask is no longer wanted, and should give up."""
+class Prepare(_Message, frozen=True, tag="prepare"):
+    """PREPARE: slices may be given to a subtask at a cut to come; it loads them as of a version, which is at ``entry``."""
 
+    attempt: Attempt
+    entry: int
+    version: Token
+    slices: tuple[int, ...]
+
+
+class Final(_Message, frozen=True, tag="final"):
+    """FINAL: the slices that a cut gave to a subtask, each store's as of that cut; a slice without state is left out."""
+
+    token: Token
+    slices: tuple[FinalSlice, ...]
+
+
+class Fenced(_Message, frozen=True, tag="fenced"):
+    """FENCED: the subtask of a query is no longer wanted, and should give up."""
+
+    query: int
     why: str
 
 
@@ -218,8 +266,10 @@ class Ping(_Message, frozen=True, tag="ping"):
     """Only tests whether a worker can be reached."""
 
 
-ToDriver = Hello | Loaded | Aligned | Described | Reported | Failed | RowsShown | ClockAsked
-ToWorker = Planned | Go | CutOrdered | GoOn | Logged | Fenced | Ordered | ClockTold | Ping
+ToDriver = (
+    Hello | Loaded | Ready | Aligned | Described | Prepared | Adopted | Reported | Failed | RowsShown | ClockAsked
+)
+ToWorker = Planned | Go | CutAsked | CutOrdered | GoOn | Logged | Prepare | Final | Fenced | Ordered | ClockTold | Ping
 Turn = TypeVar("Turn", bound=Planned | Go | Logged)
 """What a subtask waits for before and after its work."""
 Reply = tuple[bytes, ToWorker]

@@ -13,6 +13,7 @@ from headrace.connect.sink import Staged
 from headrace.graph.nodes import Graph
 from headrace.graph.stages import Layout
 from headrace.runtime.orders import Orders
+from headrace.runtime.ownership import Table
 from headrace.state.copies.placement import CopyNode
 from headrace.state.durable.segments import StoredChange
 from headrace.tokens import Attempt, Token
@@ -48,17 +49,16 @@ class JobPlan:
         """The schema of what a step reads."""
         return self.schemas[self.graph.by_name[name].inputs[port]]
 
-    def groups(self, stage: int) -> int:
-        """Into how many parts the stage's slices are divided at the start: one per active subtask."""
-        return self.layout.stages[stage].active
+    def slices(self, stage: int) -> int:
+        """Into how many slices a stage's state is divided; those of the first are its sources' partitions."""
+        return self.settings.slices if stage else max(self.partitions.values(), default=1)
 
 
 class Ticket(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A subtask's part in one attempt.
 
-    ``base`` is the version to start from (None: empty state), which stands at ``entry`` of the version log. ``group`` of
-    ``groups`` is which share of the stage's slices the subtask owns, None if it owns none; ``places`` says for each
-    group of the *next* stage on which subtask it is, so that slice → route is ``places[slice % len(places)]``.
+    ``base`` is the version to start from (None: empty state), which stands at ``entry`` of the version log. ``mine`` are
+    the slices of its stage that the subtask owns at first, ``table`` says who owns those of the *next* stage.
     ``holders`` says for each of its slices which of ``nodes`` should have it, ``backups`` which are to keep copies of it
     from now on.
     """
@@ -66,9 +66,8 @@ class Ticket(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     attempt: Attempt
     base: Token | None
     entry: int
-    group: int | None
-    groups: int
-    places: tuple[int, ...]
+    mine: tuple[int, ...]
+    table: Table
     orders: Orders
     nodes: tuple[CopyNode, ...]
     holders: dict[int, tuple[int, ...]]
@@ -79,18 +78,14 @@ class Ticket(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """The first cut after the base."""
         return self.attempt.cut(self.base.cut + 1 if self.base is not None else 1)
 
-    def owns(self, number: int) -> bool:
-        """Whether a slice, or a source's partition, is this subtask's."""
-        return number % self.groups == self.group
-
 
 class Description(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a subtask did between two cuts: ``token`` names the second.
 
     ``put`` counts per edge the records that went into its buffers, whatever became of them on the wire: with ``stood``,
     which counts the same where buffers are taken out, it shows one that was not flushed at the cut. ``watermarks`` are
-    those of the edges that arrive, as they stood at the alignment: the same in all subtasks of a stage.
-    ``exhausted``: its sources will read no more.
+    those of the edges that arrive, as they stood at the alignment: the same in all subtasks of a stage. ``reached`` is how
+    far those edges have ever come, by name. ``exhausted``: its sources will read no more.
     """
 
     stage: int
@@ -108,3 +103,4 @@ class Description(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     aligned_ms: float
     written_ms: float
     written_bytes: int
+    reached: dict[str, int]

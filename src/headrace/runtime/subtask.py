@@ -18,9 +18,22 @@ from headrace.runtime.clock import now_us
 from headrace.runtime.controlend import Control
 from headrace.runtime.copying import Near, feeder_of, load_nearest
 from headrace.runtime.cuts import Cuts
-from headrace.runtime.messages import CutOrdered, Fenced, GoOn, Logged, Ordered, ToWorker
+from headrace.runtime.messages import (
+    CutAsked,
+    CutOrdered,
+    Fenced,
+    Final,
+    GoOn,
+    Logged,
+    Ordered,
+    Prepare,
+    Ready,
+    ToWorker,
+)
 from headrace.runtime.operators.sinks import DeadLetters
+from headrace.runtime.ownership import Table
 from headrace.runtime.plan import JobPlan, Ticket
+from headrace.runtime.readiness import Readiness
 from headrace.runtime.reporting import Reporter
 from headrace.runtime.scheduling.scheduler import Scheduler
 from headrace.runtime.sourceorders import SourceOrders
@@ -28,24 +41,27 @@ from headrace.runtime.wire.channelmeter import Stamp
 from headrace.runtime.wire.inbox import End, Inbox, Row
 from headrace.state.copies.nearest import NOTHING_LOADED, Loading
 from headrace.state.durable.changes import Store
+from headrace.state.durable.loading import read_manifest
 from headrace.state.durable.storage import LocalStorage, Storage
 from headrace.tokens import Token
 
 _BUSY_ROWS_PER_TURN = 1_000_000
 _IDLE_WAIT_US = 50_000
 _LISTEN_EVERY_US = 20_000
+_HANDOVER_WAIT_US = 2_000
+"""While records wait for slices that are on their way."""
 
 
 class Subtask:
     """One subtask's operators and state.
 
-    It stays in its worker's memory between batches. ``version`` is the cut and group whose state it holds since the
-    cut that ended its last batch; only a ticket with just that base and group may reuse it.
+    It stays in its worker's memory between batches. ``version`` is the cut and the slices whose state it holds since the
+    cut that ended its last batch; only a ticket with just that base and those slices may reuse it.
     """
 
     def __init__(self, plan: JobPlan, stage: int) -> None:
         self.plan, self.stage = plan, stage
-        self.version: tuple[Token | None, int | None, int] | None = None
+        self.version: tuple[Token | None, tuple[int, ...]] | None = None
         letters, self._stamp = DeadLetters(plan.graph), Stamp()
         built = build_stage(plan, stage, letters.take if plan.graph.letters else None, self._stamp)
         self._operators, self._sources = built.operators, built.sources
@@ -66,8 +82,8 @@ class Subtask:
 
     def begin(self, index: int, ticket: Ticket, control: Control, near: Near | None = None) -> Loading:
         """Take part in an attempt: load the slices of its base, unless they are in memory already."""
-        self._ticket, self._control = ticket, control
-        self._orders = SourceOrders(ticket.first)
+        self._index, self._ticket, self._control = index, ticket, control
+        self._orders, self._readiness = SourceOrders(ticket.first), Readiness()
         self._told_end = self._input_over = self._ended = False
         self._polling, self._turn_rows = self.has_sources, 0
         self._stamp.offset_us = control.offset_us()
@@ -87,6 +103,8 @@ class Subtask:
         """Work until the cut that ends the batch has been made; yields rows for the next stage. Then call ``settle``."""
         scheduler, busy, self._inbox = self._scheduler, self._polling, inbox
         scheduler.begin(inbox, self._outlet.orders)
+        with scheduler.directly():
+            self._intake.resume()
         while not self._ended:
             self._read(inbox, 0.0 if busy or scheduler.waiting else self._wait_s())
             busy = self._may_poll and self._poll()  # before the flush: what is due leaves with the buffer that is
@@ -132,7 +150,7 @@ class Subtask:
     def _held(self, ticket: Ticket) -> dict[str, list[int]]:
         """The slices, or partitions, that each step has here."""
         return {
-            name: [number for number in operator.parts(self.plan.settings.slices) if ticket.owns(number)]
+            name: [number for number in ticket.mine if number in operator.parts(self.plan.settings.slices)]
             for name, operator in self._operators.items()
         }
 
@@ -142,6 +160,8 @@ class Subtask:
             return NOTHING_LOADED
         stores = {id: (store, held[step]) for id, (step, store) in self._stores.items()}
         loading = load_nearest(storage, ticket, near, stores)
+        if ticket.base is not None:
+            self._intake.restore(read_manifest(storage, ticket.entry, ticket.base).watermarks)
         for name, operator in self._operators.items():
             operator.restored(held[name])
         return loading
@@ -152,6 +172,7 @@ class Subtask:
             if not self._scheduler.queued:
                 return
         item = inbox.get(wait_s)
+        self._readiness.took(item.queued_us if isinstance(item, Row) else None, now_us())
         while isinstance(item, Row):
             self._intake.take(item)
             inbox.done(item)  # also of one that is held: the mark that is missing may be behind it
@@ -181,10 +202,11 @@ class Subtask:
 
     def _poll(self) -> bool:
         """Read from the sources; whether there is more at once."""
-        rows = self._scheduler.poll_rows(self.plan.settings.poll_rows)
+        eager, wanted = self.plan.eager, self.plan.settings.poll_rows
+        rows = self._scheduler.poll_rows(min(wanted, self._sources.size.rows) if eager else wanted)
         if not rows:
             return False
-        eager, read = self.plan.eager, self._sources.poll(rows)
+        read = self._sources.poll(rows)
         self._turn_rows += rows if read else 0
         if not eager and self._turn_over(read > 0):
             self._polling = False
@@ -196,28 +218,33 @@ class Subtask:
             return not busy and self.exhausted
         return not busy or self._turn_rows >= _BUSY_ROWS_PER_TURN
 
-    def _due_cut(self) -> tuple[bool, int] | None:
-        """Whether the cut that can be made now ends the batch, and since when it is known; None if there is none."""
+    def _due_cut(self) -> tuple[bool, int, Mapping[int, Table]] | None:
+        """Whether the cut that can be made now ends the batch, since when it is known, and who owns what after it; None if
+        there is none.
+        """
         if not self.plan.eager:
-            return (True, now_us()) if self._input_over and not self._polling else None
+            return (True, now_us(), {}) if self._input_over and not self._polling else None
+        if self._cuts.waits:
+            return None
         if self.stage:
             mark = self._intake.alignment.agreed
-            return (mark.end, self._intake.marked_us) if mark is not None else None
+            return (mark.end, self._intake.marked_us, mark.tables) if mark is not None else None
         order = self._orders.due(now_us())
-        return (order.end, self._orders.at_us) if order is not None else None
+        return (order.end, self._orders.at_us, order.tables) if order is not None else None
 
-    def _cut(self, end: bool, began_us: int) -> Iterator[pa.RecordBatch]:
+    def _cut(self, end: bool, began_us: int, tables: Mapping[int, Table]) -> Iterator[pa.RecordBatch]:
         token = self._cuts.next
-        yield from self._cuts.make(end=end, began_us=began_us)
+        yield from self._cuts.make(end=end, began_us=began_us, tables=tables)
         self._orders.made(token, self._outlet.sent_bytes)
         if end:
-            self._ended, self.version = True, (token, self._ticket.group, self._ticket.groups)
+            self._ended, self.version = True, (token, self._cuts.mine)
             self._reporter.send(now_us(), exhausted=self.has_sources and self.exhausted)
 
     def _wait_s(self) -> float:
         now = now_us()
         due = [self._outlet.due_us(), *(operator.next_clock_us() for operator in self._operators.values())]
         idle_us = _IDLE_WAIT_US if self.stage else _LISTEN_EVERY_US  # orders come to sources
+        idle_us = _HANDOVER_WAIT_US if self._cuts.waits else idle_us
         waits = [idle_us, *(at_us - now for at_us in due if at_us is not None)]
         if self._orders.ordered is not None:
             waits.append(self._orders.at_us - now)
@@ -231,9 +258,12 @@ class Subtask:
             operator.on_clock(now)
         self._outlet.look(now, from_source=self.has_sources)
         self._cuts.look(now)
-        if now - self._listened_us > _LISTEN_EVERY_US:
+        if self._cuts.waits or now - self._listened_us > _LISTEN_EVERY_US:
             self._listened_us = now
             self._listen()
+        waiting, held = self._scheduler.waiting, bool(self._intake.alignment.held)
+        if (token := self._readiness.answer(now, waiting=waiting, held=held)) is not None:
+            self._control.tell(Ready(self.stage, self._index, token))
         ended = self.has_sources and self.exhausted and not self._told_end
         if ended or self._reporter.due(now):
             self._told_end = self._told_end or ended
@@ -249,6 +279,8 @@ class Subtask:
             case Ordered(attempt=attempt, orders=orders) if attempt == self._ticket.attempt:
                 self._outlet.obey(orders)
                 self._scheduler.obey(orders)
+            case CutAsked(token=token):
+                self._readiness.ask(token)
             case CutOrdered():
                 self._orders.order(message, now_us(), self._stamp.offset_us)
             case GoOn(token=token):
@@ -256,6 +288,10 @@ class Subtask:
             case Logged(token=token):
                 self._orders.go_on(token)
                 self._cuts.handover.logged(token)
+            case Prepare(attempt=attempt) if attempt == self._ticket.attempt:
+                self._cuts.arrivals.prepare(message)
+            case Final(token=token) if token.by == self._ticket.attempt:
+                self._cuts.arrivals.final(message)
             case Fenced(why=why):
                 raise FencedError(why)
 

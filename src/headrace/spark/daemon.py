@@ -6,6 +6,7 @@ Started by the JVM as ``python -m headrace.spark.daemon pyspark.worker``.
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pyspark.daemon
@@ -14,6 +15,10 @@ import headrace.spark.worker  # noqa: F401 - loaded for the workers forked from 
 from headrace.state.warming import warm
 
 _worker = pyspark.daemon.worker
+_SWITCH_S = 0.0005
+"""How long a thread may keep the interpreter to itself: by default 5 ms, for which records would wait whenever changes are
+being written behind them.
+"""
 
 
 def _quiet_worker(*arguments: Any) -> int:
@@ -30,5 +35,6 @@ def _quiet_worker(*arguments: Any) -> int:
 
 if __name__ == "__main__":
     pyspark.daemon.worker = _quiet_worker
+    sys.setswitchinterval(_SWITCH_S)
     warm()
     pyspark.daemon.manager()

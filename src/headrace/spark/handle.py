@@ -12,19 +12,21 @@ from typing import TYPE_CHECKING, Any
 from headrace.actuate.controller import BoundKept
 from headrace.config import Schedule, check_schedule
 from headrace.connect.collect import Collect, read_collected
-from headrace.driver.protocol.events import ScheduleGiven
+from headrace.control.balancing import balanced
+from headrace.driver.protocol.events import MovesAsked, RescaleAsked, RestartAsked, ScheduleGiven
 from headrace.driver.status import CutFigures, Event, Status
-from headrace.errors import HeadraceError
+from headrace.errors import ConfigError, HeadraceError
 from headrace.graph.nodes import SinkNode
 from headrace.measure.flows import LatencyFigures, figures_of
 from headrace.runtime.messages import Reported
+from headrace.spark.session import check_slots
 from headrace.spark.shipping import ship_by_value
 from headrace.spark.supervisor import Supervisor
 from headrace.units import Duration
 
 
 class Run(Supervisor):
-    """A handle on a running job: ``wait() stop() status() latency() decisions() rows(sink)``."""
+    """A handle on a running job: ``wait() stop() status() latency() decisions() rescale() rebalance() rows(sink)``."""
 
     if not TYPE_CHECKING:  # a type checker would take any name for an attribute
 
@@ -98,6 +100,44 @@ class Run(Supervisor):
         Edges are named ``"from → to"`` (or ``"from>to"``); a keyed step's subtasks change at a cut that ends the batch.
         """
         self._steering.override(self._ranks(), deadlines or {}, parallelism or {}, chained or {})
+
+    def rescale(self, step: str, subtasks: int) -> None:
+        """Give a keyed step so many active subtasks, at the next cuts and while everything runs.
+
+        Slices are moved to them, or from those that are no longer needed. Only if Spark runs fewer tasks for the step is
+        the query restarted, at a cut, with more.
+        """
+        stage = self._keyed_stage(step)
+        if subtasks < 1:
+            raise ConfigError(f"step {step!r} needs at least one subtask, not {subtasks}")
+        there = self.plan.layout.stages[stage]
+        if subtasks > there.subtasks:
+            more = (subtasks - there.subtasks) * (there.last - there.first + 1)
+            check_slots(self._session, self.plan.layout.slots + more, patience_s=0.0)
+            self._wider[stage] = subtasks
+        self._loop.post(RescaleAsked(stage, subtasks))
+        if subtasks > there.subtasks:
+            self._loop.post(RestartAsked(f"step {step!r} gets {subtasks} subtasks, and Spark runs {there.subtasks}"))
+
+    def rebalance(self) -> None:
+        """Move slices of keyed steps now, so that their subtasks have loads as even as can be."""
+        moving, tables = self._machine.moving, list(self._machine.members.tables)
+        for stage in sorted(moving.stages):
+            loads = moving.loads.get(stage)
+            if loads and (table := balanced(tables[stage], loads)) != tables[stage]:
+                self._loop.post(MovesAsked(stage, table, "loads are to be evened out: it was asked for"))
+
+    def _keyed_stage(self, step: str) -> int:
+        stage = self.plan.layout.stage_of.get(step)
+        first = self.plan.layout.stages[stage].first if stage is not None else None
+        if first is None or first not in self._machine.moving.edges.values():
+            keyed = sorted({e.target for e in self.plan.layout.edges if e.keyed and e.border is not None})
+            raise ConfigError(f"{step!r} is no keyed step; those are: {', '.join(keyed) or 'none'}")
+        if first not in self._machine.moving.stages:
+            raise ConfigError(f"step {step!r} has a memory bound: its subtasks change with a restart only")
+        if not self.plan.eager:
+            raise ConfigError("only a job in realtime mode changes while it runs")
+        return first
 
     def reschedule(self, schedule: Schedule) -> None:
         """Let subtasks choose by another policy which of their steps works next, from now on."""

@@ -6,8 +6,10 @@ import os
 import socket
 import threading
 import time
-from collections import deque
+import uuid
+from collections import Counter, deque
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -15,6 +17,8 @@ from pyspark.sql import SparkSession
 from headrace.actuate.ranks import Ranks
 from headrace.channel.server import ChannelServer
 from headrace.connect.console import ConsoleSink
+from headrace.control.balancing import BalancePolicy, Balancing, decide_balance
+from headrace.driver.cutwatch import CutWatch
 from headrace.driver.driverloop import DriverLoop
 from headrace.driver.failures import translated
 from headrace.driver.farcopies import FarCopies
@@ -27,6 +31,7 @@ from headrace.driver.protocol.events import (
     Heard,
     LaidOut,
     Lost,
+    MovesAsked,
     OrdersGiven,
     RestartAsked,
     StopAsked,
@@ -37,6 +42,7 @@ from headrace.driver.status import CutFigures, State
 from headrace.driver.steering import Steering
 from headrace.errors import HeadraceError
 from headrace.graph.nodes import SinkNode
+from headrace.graph.slots import widened_layout
 from headrace.runtime.messages import Hello, Loaded, Reply, RowsShown, ToDriver
 from headrace.runtime.orders import Orders
 from headrace.runtime.plan import JobPlan
@@ -48,6 +54,7 @@ from headrace.state.durable.lock import CheckpointLock, wait_for_turn
 from headrace.state.durable.storage import LocalStorage
 from headrace.state.durable.versionlog import Opened
 
+_BALANCE = BalancePolicy()
 _BEAT_S, _LOOK_S = 0.5, 0.1
 _LEASES = 2
 """A driver that gives no sign of life for so many leases is overtaken by its standby."""
@@ -64,7 +71,7 @@ class Supervisor:
         self, plan: JobPlan, session: SparkSession, *, own_session: bool, temporary: bool, observe_only: bool = False,
         trace: Path | None = None, seconds: float | None = None, standby: bool = False,
     ) -> None:  # fmt: skip
-        self._journal = Journal()
+        self._journal, self._observe_only, self._balanced_s = Journal(), observe_only, 0.0
         self._executors = open_executors(session, plan, self._journal, observe_only=observe_only)
         plan = with_backup(self._executors.begin(plan), session.sparkContext.master)
         if plan.eager:
@@ -91,11 +98,14 @@ class Supervisor:
             each_turn=self._each_turn, on_began=self._on_began, on_cut=self._on_cut,
         )  # fmt: skip
         self._steering = Steering(plan, self.order, self._journal, observe_only=observe_only, trace=trace)
+        self._balancing = Balancing()
+        self._wider: dict[int, int] = {}
         self._counters: dict[str, int] = {}
         self._origins = Origins()
         self._state: State | None = None
         self._failure: HeadraceError | None = None
         self._cuts: deque[CutFigures] = deque(maxlen=1000)
+        self._cut_watch = CutWatch(plan.settings.cut_every_s)
         self._done = threading.Event()
         self.gaps: deque[Gap] = deque(maxlen=4096)
         self.placements: deque[tuple[int, int, int, int, int]] = deque(maxlen=4096)
@@ -173,8 +183,13 @@ class Supervisor:
             self._executors.give_back()
 
     def _lay_out(self) -> JobPlan:
-        """Between two queries: go on with as many executors as are wanted, or as are left."""
+        """Between two queries: go on with as many executors as are wanted, or as are left, and with wider stages if that
+        was asked for.
+        """
         plan = self._executors.laid_out(self.plan, self._steering.wanted(self.plan.layout))
+        while self._wider:
+            layout = widened_layout(plan.layout, *self._wider.popitem())
+            plan = replace(plan, run=uuid.uuid4().hex, layout=layout)
         if plan is not self.plan:
             self.plan = self._loop.hands.plan = plan
             self._loop.tell(LaidOut(plan))
@@ -187,12 +202,30 @@ class Supervisor:
         """Decide anew while an attempt runs."""
         if self._began_s < float("inf"):
             self._executors.count(now_s, self.plan.settings.report_s)
+        if self._machine.phase == "running" and now_s - self._balanced_s >= self.plan.settings.report_s:
+            self._balanced_s = now_s
+            self._balance(time.time())
         if self._machine.phase != "running" or not self._steering.due(now_s):
             return
         self._steering.turn(now_s, self._machine.hearing.unseen(), self._ranks())
         self._executors.turn(time.time(), self.plan.layout, self._steering.wanted(self.plan.layout))
         if self._executors.ready:
             self._loop.post(RestartAsked("other executors are ready"))
+
+    def _balance(self, at_s: float) -> None:
+        """Even out the loads of keyed steps, one at a time."""
+        moving, tables = self._machine.moving, self._machine.members.tables
+        for stage in sorted(moving.stages) if not moving.moves else ():
+            step, loads = self.plan.layout.stages[stage].steps[0], moving.loads.get(stage, Counter())
+            self._balancing = decide_balance(_BALANCE, self._balancing, at_s, stage, step, tables[stage], loads)
+            decision, table = self._balancing.decision, self._balancing.table
+            if decision is not None and self._observe_only:
+                decision, table = replace(decision, withheld="observing only"), None
+            if decision is not None:
+                self._journal.say(decision.action, decision.sentence())
+            if table is not None:
+                self._loop.post(MovesAsked(stage, table, f"{step}: loads are evened out"))
+                return
 
     def _on_began(self) -> None:
         now_s, loaded = time.monotonic(), self._origins.sentence()
@@ -211,7 +244,11 @@ class Supervisor:
         cut, described = happened.cut, happened.descriptions
         aligned_ms = max((d.aligned_ms for d in described), default=0.0)
         written_bytes = sum(d.written_bytes for d in described)
-        self._cuts.append(CutFigures(cut.manifest.token.cut, now_s, happened.took_ms, aligned_ms, written_bytes))
+        figures = CutFigures(cut.manifest.token.cut, now_s, happened.took_ms, aligned_ms, written_bytes)
+        self._cuts.append(figures)
+        if self.plan.eager:
+            for sentence in self._cut_watch.took(figures, self._machine.pace.interval_s):
+                self._journal.say("cuts", sentence)
         if cut.manifest.end:
             self._gap_clock.mark("ordered", now_s - happened.took_ms / 1e3)
             self._gap_clock.mark("logged", now_s)
@@ -220,7 +257,7 @@ class Supervisor:
                 self._counters[name] = self._counters.get(name, 0) + count
 
     def _ranks(self) -> Ranks:
-        return Ranks.of(self.plan, self._machine.orders, self._machine.members.owners)
+        return Ranks.of(self.plan, self._machine.orders, self._machine.members.tables)
 
     def _on_message(self, sender: bytes, message: ToDriver) -> list[Reply]:
         if isinstance(message, RowsShown):

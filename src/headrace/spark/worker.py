@@ -38,6 +38,7 @@ class StageTask:
         batch = self.batch if self.batch is not None else int(context.getLocalProperty("streaming.sql.batchId") or 0)
         index = context.partitionId()
         channel = _client(self.address, _LEASES * self.plan.settings.lease_s)
+        channel.begin(self.query)
         keeps = self.plan.eager and self.plan.settings.backup
         near = own_node(self.plan.checkpoint, self.address, os.getppid()) if keeps else None
         try:
@@ -50,7 +51,7 @@ class StageTask:
 
 
 def _client(address: Address, lease_s: float) -> ChannelClient:
-    """One connection per worker process and driver; what lies in it of tasks before is forgotten."""
+    """One connection per worker process and driver."""
     client = _clients.get(address.endpoint)
     if client is None or client.pid != os.getpid():
         for other in _clients.values():
@@ -58,6 +59,4 @@ def _client(address: Address, lease_s: float) -> ChannelClient:
                 other.close()
         _clients.clear()
         client = _clients[address.endpoint] = ChannelClient(address, lease_s=lease_s)
-    else:
-        client.forget()
     return client

@@ -21,6 +21,7 @@ I64 = npt.NDArray[np.int64]
 U64 = npt.NDArray[np.uint64]
 U8 = npt.NDArray[np.uint8]
 Int: TypeAlias = int | np.int64
+Array = TypeVar("Array", bound=npt.NDArray[Any])
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 
 _27, _30, _31 = np.uint64(27), np.uint64(30), np.uint64(31)
@@ -30,6 +31,7 @@ _M1, _M2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _INDEX = ("choosing", "idling", "keybytes", "keyhash", "layout", "policies", "probing", "registers")
 KERNEL_MODULES = (
     "compiled",
+    "rowhash",
     *(f"index/{name}" for name in (*_INDEX, "residency")),
     *(f"spill/{name}" for name in ("blocks", "buckets", "rowkernels")),
 )
@@ -57,6 +59,13 @@ def compiled(function: Kernel) -> Kernel:
     if _DIGEST:
         kernel._cache._cache_file._source_stamp = _DIGEST
     return cast(Kernel, kernel)
+
+
+def read_only(array: Array) -> Array:
+    """A read-only view in one piece: kernels are compiled for those, whoever owns the memory."""
+    view = np.ascontiguousarray(array).view()
+    view.flags.writeable = False
+    return cast(Array, view)
 
 
 def inlined(function: Kernel) -> Kernel:

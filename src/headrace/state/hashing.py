@@ -15,7 +15,9 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.state.compiled import read_only
 from headrace.state.plain import pack
+from headrace.state.rowhash import combine_hashes, finish_stamps, hash_words, stamp_words
 
 HASH_ID = "splitmix64+siphash/1"
 U64 = npt.NDArray[np.uint64]
@@ -24,15 +26,15 @@ _LANE_SEEDS = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD1B54A32D192ED03))
 _LANE_KEYS = ("headrace.lane.00", "headrace.lane.01")
 _NULL = np.uint64(0xA0761D6478BD642F)
 _TEXTS = (pa.string(), pa.binary(), pa.large_string(), pa.large_binary())
+_ZERO = np.uint64(0)
 _NAN_BITS = np.float64("nan").view(np.uint64)
 
 
-def mix(x: U64) -> U64:
+def mix(x: U64, seed: np.uint64 = _ZERO) -> U64:
     """The finaliser of splitmix64: every input bit reaches every output bit."""
-    with np.errstate(over="ignore"):
-        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return x ^ (x >> np.uint64(31))
+    hashes = np.empty(len(x), np.uint64)
+    hash_words(read_only(x), seed, hashes)
+    return hashes
 
 
 def hash_column(column: pa.Array, lane: int = 0) -> U64:
@@ -49,7 +51,7 @@ def hash_column(column: pa.Array, lane: int = 0) -> U64:
     elif pa.types.is_nested(kind):
         hashes = _hash_text(pa.array([pack(value) for value in column.to_pylist()], pa.binary()), lane)
     else:
-        hashes = mix(_bits(column) + _LANE_SEEDS[lane])
+        hashes = mix(_bits(column), _LANE_SEEDS[lane])
     if column.null_count:
         hashes = np.where(pc.is_valid(column).to_numpy(zero_copy_only=False), hashes, _NULL)
     return hashes
@@ -58,9 +60,8 @@ def hash_column(column: pa.Array, lane: int = 0) -> U64:
 def hash_columns(columns: list[pa.Array], lane: int = 0) -> U64:
     """One hash per row over several columns; the order of the columns matters."""
     hashes = hash_column(columns[0], lane)
-    with np.errstate(over="ignore"):
-        for column in columns[1:]:
-            hashes = mix(hashes * np.uint64(0x9FB21C651E98DF25) + hash_column(column, lane))
+    for column in columns[1:]:
+        combine_hashes(hashes, hash_column(column, lane))
     return hashes
 
 
@@ -69,9 +70,28 @@ def slices_of(columns: list[pa.Array], slices: int) -> npt.NDArray[np.uint16]:
     return (hash_columns(columns) % np.uint64(slices)).astype(np.uint16)
 
 
-def row_stamps(batch: pa.RecordBatch) -> tuple[U64, U64]:
-    """Two independent hashes per row over all columns: what digests are sums of."""
-    return hash_columns(batch.columns, 0), hash_columns(batch.columns, 1)
+def row_stamps(batch: pa.RecordBatch) -> U64:
+    """Two independent hashes per row over all columns, side by side: what digests are sums of."""
+    stamps = np.empty((batch.num_rows, 2), np.uint64)
+    stamps[:] = _LANE_SEEDS
+    for column in batch.columns:
+        stamp_words(stamps, read_only(_words(column)))
+    finish_stamps(stamps)
+    return stamps
+
+
+def _words(column: pa.Array) -> U64:
+    """A word for each value: numbers' own bits, and hashes of what is longer."""
+    kind = column.type
+    if (
+        kind in _TEXTS
+        or pa.types.is_fixed_size_binary(kind)
+        or pa.types.is_nested(kind)
+        or pa.types.is_dictionary(kind)
+    ):
+        return hash_column(column)
+    words = _bits(column)
+    return np.where(pc.is_valid(column).to_numpy(zero_copy_only=False), words, _NULL) if column.null_count else words
 
 
 def _bits(column: pa.Array) -> U64:

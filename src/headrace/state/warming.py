@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
+from headrace.state.hashing import row_stamps, slices_of
 from headrace.state.index.choosing import DistinctKeys
 from headrace.state.index.keyindex import KeyIndex
 from headrace.state.index.policies import FREQUENT
+from headrace.state.rowhash import order_by_slice
 from headrace.state.spill.blocks import whole_words
 from headrace.state.spill.buckets import bucket_of
 from headrace.state.spill.rowwords import RowWords
@@ -35,3 +37,6 @@ def warm() -> None:
     found = np.frombuffer(packed, np.uint64)  # read-only, as what comes from a file
     whole_words(found)
     words.unpack(found)
+    row_stamps(batch)
+    slices = slices_of(batch.columns, 2)
+    order_by_slice(slices, np.empty(3, np.int64), np.empty(_ROWS, np.int64))

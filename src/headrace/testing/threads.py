@@ -44,8 +44,8 @@ class Home(Protocol):
 class LocalChannel:
     """A subtask's end of the control channel; messages go through their bytes, as over a wire."""
 
-    def __init__(self, home: Home, name: bytes) -> None:
-        self._home, self._name = home, name
+    def __init__(self, home: Home, name: bytes, query: int) -> None:
+        self._home, self._name, self._query = home, name, query
         self._inbox: queue.SimpleQueue[ToWorker] = queue.SimpleQueue()
         self._early: list[ToWorker] = []
 
@@ -56,7 +56,7 @@ class LocalChannel:
         self._inbox.put(read_as_worker(encode(message)))
 
     def fence(self, why: str) -> None:
-        self.put(Fenced(why))
+        self.put(Fenced(self._query, why))
 
     def poll(self) -> list[ToWorker]:
         messages, self._early = self._early, []
@@ -159,7 +159,7 @@ class _Task(threading.Thread):
 
     def run(self) -> None:
         name = f"{id(self)}".encode()
-        channel = self._home.channels[name] = LocalChannel(self._home, name)
+        channel = self._home.channels[name] = LocalChannel(self._home, name, self._query)
         stage, index = self.place
         try:
             rows = run_attempt(self._plan, stage, index, self._batch, self._query, self._input, channel, self._cache)

@@ -40,6 +40,10 @@ _ANEW = "began anew"
 """What a HELLO that comes twice looks like; all else that is against the protocol must not be."""
 
 
+_SILENCE = "nothing came of it"
+"""What an attempt ends with when a cut stands still; only a subtask that hangs may be the reason."""
+
+
 _ONCE = (Hello, Planned, Loaded, Go, Fenced)
 """The beginning is told once: whoever gets no answer gives up. All else may come again, long afterwards."""
 
@@ -82,7 +86,13 @@ class Driver:
             failure = self.machine._failure
             if failure is not None and isinstance(failure.error, ProtocolError) and _ANEW not in str(failure.error):
                 raise Violation(f"audit: {failure.error}")
+            if any(_SILENCE in failed.text for failed in self.machine._failures) and not self.query_hangs:
+                raise Violation("stuck: nothing comes of a cut although nobody hangs")
             self._do(instructions)
+
+    @property
+    def query_hangs(self) -> bool:
+        return self.query is not None and any(process.frozen for row in self.query.processes for process in row)
 
     def hear(self, process: Process, message: ToDriver) -> None:
         """A message, which may be lost, or come again."""

@@ -70,7 +70,7 @@ class Flow:
         self.rows: list[Any] = []
         self.sent_bytes, self.serial = 0, 0
         self.ahead: deque[tuple[int, int]] = deque()
-        self.mine = [p for p in range(self.shape.partitions) if ticket.owns(p)] if not self.stage else []
+        self.mine = [] if self.stage else list(ticket.mine)
         self.read = {p: self._offset(p) for p in self.mine}
 
     @property
@@ -122,8 +122,7 @@ class Flow:
 
     def send(self, slice: int, row: tuple[int, int, int]) -> None:
         """Put a row into the buffer that leads to the owner of its slice."""
-        places = self.ticket.places
-        to = places[slice % len(places)]
+        to = self.ticket.table[slice]
         self.sequence[slice] += 1
         self.put += 1
         buffer = self.buffers[to]
@@ -175,7 +174,7 @@ class Flow:
 
     def accept(self, sender: int, slice: int, sequence: int, key: int, at: int, n: int) -> None:
         """Count a row; it must be mine, in its place, and not late."""
-        if not self.ticket.owns(slice):
+        if slice not in self.ticket.mine:
             raise Violation(f"I4: {self.place} got a row of slice {slice}, which is not its own")
         if self.seen.get((sender, slice), 0) + 1 != sequence:
             raise Violation(f"I5: {self.place} got row {sequence} of sender {sender}, slice {slice} out of order")

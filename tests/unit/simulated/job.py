@@ -119,7 +119,7 @@ def laid_out(plan: JobPlan, shape: Shape) -> JobPlan:
         replace(stage, subtasks=n, active=active, maximum=n, minimum=1)
         for stage, n, active in zip(plan.layout.stages, shape.subtasks, shape.active)
     )
-    return replace(plan, layout=replace(plan.layout, stages=stages))
+    return replace(plan, layout=replace(plan.layout, stages=stages), partitions={"s": shape.partitions})
 
 
 def with_sinks(plan: JobPlan, sinks: dict[str, object]) -> JobPlan:

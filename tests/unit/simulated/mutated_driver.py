@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from headrace.driver import hands
+from headrace.driver.protocol.asking import Asking
 from headrace.driver.protocol.cutting import CutUnderWay
 from headrace.driver.protocol.events import CollectGarbage, NumberedCut, Publish, Published, PublishFailed
 from headrace.driver.protocol.machine import Machine
@@ -41,10 +42,22 @@ def next_cut_ordered_early(patch: Patch) -> None:
         if self.cut is not None and self.cut.gone_on and not self.cut.logging and not self.cut.end:
             token = self.cut.token.by.cut(self.cut.token.cut + 1)
             self.cut = CutUnderWay(token, False, now_s, now_s)
-            return self._tell(self.members.senders(stage=0), CutOrdered(token, False, 0))
+            return self._tell(self.members.senders(stage=0), CutOrdered(token, False, 0, {}))
         return order(self, now_s)
 
     patch.setattr(Machine, "_order_cut", early)
+
+
+@mutation("speed: an unanswered question does not put a cut off for ever", faults=replace(CALM, lose=0.05))
+def asking_without_end(patch: Patch) -> None:
+    patch.setattr(Asking, "over", lambda self, due_s, everyone, now_s: self.ready.issuperset(everyone))
+
+
+@mutation(
+    "25: a cut of which nothing comes ends the attempt", faults=replace(CALM, chaos=0.01, only=("hang for good",))
+)
+def silence_without_end(patch: Patch) -> None:
+    patch.setattr(CutUnderWay, "pass_time", lambda self, now_s: None)
 
 
 @mutation("19: no OPEN", faults=STALLS)

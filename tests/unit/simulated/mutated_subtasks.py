@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from headrace.errors import CorruptionError
+from headrace.runtime.ownership import owners
 from headrace.runtime.sourceorders import SourceOrders
 from headrace.runtime.wire.alignment import Alignment
 from simulated.job import source_state
@@ -74,8 +75,7 @@ def idle_senders_not_waited_for(patch: Patch) -> None:
         load(self, ticket)
         if self.stage and not self.dead:
             before = self.query.subtasks[self.stage - 1]
-            groups = self.query.driver.machine.members.owners[self.stage - 1]
-            busy = {i for at, i in enumerate(groups) if self.stage > 1 or at < self.shape.partitions}
+            busy = set(owners(self.query.driver.machine.members.tables[self.stage - 1]))
             self.alignment.begin(busy & set(range(len(before))))
 
     def ignoring(self: Any, sender: int, marked: Any) -> None:
@@ -233,4 +233,4 @@ def older_versions_overwrite(patch: Patch) -> None:
 
 @mutation("26: memory is reused for exactly the base", faults=CHANGES, seeds=400, steps=800)
 def memory_of_any_version(patch: Patch) -> None:
-    patch.setattr(Subtask, "reusable", lambda self, kept: kept[1:3] == (self.ticket.group, self.ticket.groups))
+    patch.setattr(Subtask, "reusable", lambda self, kept: kept[1] == self.ticket.mine)

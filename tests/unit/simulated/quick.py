@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
 
-from headrace.driver.protocol import appending, machine, publications, retries, upkeep
+from headrace.driver.protocol import appending, machine, ordering, publications, retries, upkeep
 from headrace.state.durable import compaction
 
 _SMALL: tuple[tuple[ModuleType, str, float], ...] = (
@@ -18,7 +18,8 @@ _SMALL: tuple[tuple[ModuleType, str, float], ...] = (
     (publications, "_LONGEST_WAIT_S", 1.0),
     (appending, "_LONGEST_WAIT_S", 1.0),
     (retries, "_LONGEST_BACKOFF_S", 1.0),
-    (machine, "_MIN_BATCH_S", 0.5),
+    (ordering, "_MIN_BATCH_S", 0.5),
+    (ordering, "_SILENT_LEASES", 2),
     (machine, "_UNFINISHED_S", 3.0),
 )
 

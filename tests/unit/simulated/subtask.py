@@ -14,6 +14,7 @@ from headrace.measure.backlog import Backlog
 from headrace.measure.report import Report
 from headrace.runtime.messages import (
     Aligned,
+    CutAsked,
     CutOrdered,
     Described,
     Failed,
@@ -25,6 +26,7 @@ from headrace.runtime.messages import (
     Loaded,
     Logged,
     Planned,
+    Ready,
     Reported,
     ToDriver,
     ToWorker,
@@ -46,8 +48,8 @@ if TYPE_CHECKING:
 EDGE = 0
 _REPEAT_S, _JOIN_S, _REPORT_S = 1.0, 4.0, 1.0
 _BACKLOG = Backlog("direct", {}, 0, 0, 0.0, 0, 0.0, {})
-Kept = tuple[Token | None, int | None, int, ToyStore]
-"""The version, and which group of how many."""
+Kept = tuple[Token | None, tuple[int, ...], ToyStore]
+"""The version, and which slices."""
 
 
 class Process:
@@ -65,7 +67,7 @@ class Process:
         self.subtask: Subtask | None = None
 
     def forget(self) -> None:
-        """As ``ChannelClient.forget``: what has come so far was for a task before; some may still be on its way."""
+        """As ``ChannelClient.begin``: what has come so far was for a task before; some may still be on its way."""
         self.early.clear()
         for _ in range(int((len(self.down.items) + 1) * self.world.random() ** 0.1)):
             self.down.items.popleft()
@@ -87,7 +89,7 @@ class Subtask(Flow):
         self.last = stage == len(query.subtasks) - 1
         self.described: Description | None = None
         self.ended = self.durable = self.reporting = False
-        inventory = Inventory(*process.kept[:3]) if process.kept is not None else None
+        inventory = Inventory(*process.kept[:2]) if process.kept is not None else None
         self.tell(Hello(stage, index, query.number, query.batch, inventory, "host", 1, 2, None))
         self._time_out("joining")
 
@@ -105,6 +107,8 @@ class Subtask(Flow):
 
     def receive(self, message: ToWorker) -> None:
         """What the driver says; what comes while something else is awaited is kept, as in ``ChannelClient.wait``."""
+        if self.is_for_another(message):
+            return
         match message:
             case Fenced(why=why):
                 self.fail("FencedError", why)
@@ -115,6 +119,8 @@ class Subtask(Flow):
                 self._listen()
             case _ if self.state in ("joining", "loading", "ready", "done"):
                 self.process.early.append(message)
+            case CutAsked(token=token) if self.state == "running":
+                self.turns.push(self.answer, token)
             case CutOrdered() if self.state == "running":
                 self.orders.order(message, 0, 0)
                 self.turns.push(self.turn)
@@ -128,6 +134,10 @@ class Subtask(Flow):
                     self.described = None
                     self._settle()
 
+    def is_for_another(self, message: ToWorker) -> bool:
+        """As in ``ChannelClient``: a task of another query was meant."""
+        return isinstance(message, (Planned, Fenced)) and message.query != self.query.number
+
     def load(self, ticket: Ticket) -> None:
         """Begin an attempt: from memory if it is just the version asked for, else from the log."""
         self.ticket, self.next = ticket, ticket.first
@@ -136,7 +146,7 @@ class Subtask(Flow):
             self.world.truth.planned(self, ticket)
         kept, self.process.kept = self.process.kept, None
         if kept is not None and self.reusable(kept):
-            self.store = kept[3]
+            self.store = kept[2]
         else:
             self.store = ToyStore(STEPS[self.stage])
             try:
@@ -162,14 +172,14 @@ class Subtask(Flow):
             self.receive(message)
 
     def reusable(self, kept: Kept) -> bool:
-        return kept[:3] == (self.ticket.base, self.ticket.group, self.ticket.groups)
+        return kept[:2] == (self.ticket.base, self.ticket.mine)
 
     def _load(self, ticket: Ticket) -> None:
         if ticket.base is None:
             return
         manifest = self.world.manifest_at(ticket.entry, ticket.base)
         for (step, slice), version in manifest.slices.items():
-            if step == self.store.step and ticket.owns(slice):
+            if step == self.store.step and slice in ticket.mine:
                 self.store.load(slice, read_contents(self.world.disk, step, slice, version), version.digest)
 
     # Sources.
@@ -186,6 +196,15 @@ class Subtask(Flow):
             return
         if not self.turns.items:
             self.world.after(0.8 * self.world.random(), self.again)
+
+    def answer(self, token: Token) -> None:
+        """Who has something queued or held says READY later."""
+        if self.state != "running" or token != self.next:
+            return
+        if self.queue or self.alignment.held:
+            self.world.after(0.4 * self.world.random(), self.turns.push, self.answer, token)
+        else:
+            self.tell(Ready(self.stage, self.index, token))
 
     def again(self) -> None:
         if not self.turns.items:
@@ -290,7 +309,7 @@ class Subtask(Flow):
         stood = {EDGE + self.stage - 1: self.stood} if self.stage else {}
         watermarks = {EDGE: self.watermark} if self.stage else {}
         draft = Description(
-            self.stage, me, token, (), sent, consumed, put, stood, watermarks, (), {}, self.exhausted, 0.0, 0.0, 0
+            self.stage, me, token, (), sent, consumed, put, stood, watermarks, (), {}, self.exhausted, 0.0, 0.0, 0, {}
         )
         self.sent, self.consumed, self.put, self.stood, self.rows = [0] * SLICES, {}, 0, {}, []
         self.next = token.by.cut(token.cut + 1)
@@ -327,7 +346,7 @@ class Subtask(Flow):
         staged = [Staged(step, sinks.path(step, draft.token, self.index), len(rows)) for step in sinks.steps if rows]
         self.described = Description(
             draft.stage, draft.index, draft.token, changes, draft.sent, draft.consumed, draft.put, draft.stood,
-            draft.watermarks, tuple(staged), {}, draft.exhausted, 0.0, 0.0, 0,
+            draft.watermarks, tuple(staged), {}, draft.exhausted, 0.0, 0.0, 0, {},
         )  # fmt: skip
         self.durable = True
         self._tell_again(self.described)
@@ -342,7 +361,7 @@ class Subtask(Flow):
         if self.state == "settling" and self.durable:
             self.state = "done"
             made = self.next.by.cut(self.next.cut - 1)
-            self.process.kept = (made, self.ticket.group, self.ticket.groups, self.store)
+            self.process.kept = (made, self.ticket.mine, self.store)
             self.query.over(self)
 
     # The end.

@@ -43,7 +43,7 @@ class Truth:
         self.visible: list[str] = []
         self.at: dict[Token, int] = {}
         self.owners: dict[tuple[Attempt, int, int], int] = {}
-        self.places: dict[tuple[Attempt, int], tuple[int, ...]] = {}
+        self.tables: dict[tuple[Attempt, int], tuple[int, ...]] = {}
         self.as_produced: list[tuple[Token, Result]] = []
 
     # The log.
@@ -153,20 +153,20 @@ class Truth:
 
     def planned(self, subtask: Subtask, ticket: Ticket) -> None:
         """One owner per slice, and all senders know the same one."""
-        if ticket.group is not None:
-            at = (ticket.attempt, subtask.stage, ticket.group)
+        for slice in ticket.mine:
+            at = (ticket.attempt, subtask.stage, slice)
             if self.owners.setdefault(at, subtask.index) != subtask.index:
-                raise Violation(f"I4: group {ticket.group} of stage {subtask.stage} has two owners in {ticket.attempt}")
-            self._agree((ticket.attempt, subtask.stage), ticket.group, subtask.index)
-        if ticket.places:
-            known = self.places.setdefault((ticket.attempt, subtask.stage + 1), ticket.places)
-            if known != ticket.places:
+                raise Violation(f"I4: slice {slice} of stage {subtask.stage} has two owners in {ticket.attempt}")
+            self._agree((ticket.attempt, subtask.stage), slice, subtask.index)
+        if ticket.table:
+            known = self.tables.setdefault((ticket.attempt, subtask.stage + 1), ticket.table)
+            if known != ticket.table:
                 raise Violation(f"I4: senders of {ticket.attempt} do not agree who owns what")
 
-    def _agree(self, at: tuple[Attempt, int], group: int, index: int) -> None:
-        places = self.places.get(at)
-        if places is not None and places[group] != index:
-            raise Violation(f"I4: rows of group {group} go to {places[group]}, but {index} owns it")
+    def _agree(self, at: tuple[Attempt, int], slice: int, index: int) -> None:
+        table = self.tables.get(at)
+        if table is not None and table[slice] != index:
+            raise Violation(f"I4: rows of slice {slice} go to {table[slice]}, but {index} owns it")
 
     def not_loaded(self, subtask: Subtask, error: Exception) -> None:
         """Only who was replaced may find nothing."""

@@ -30,7 +30,7 @@ _CALM_STEPS = 4000
 _MORE_CUTS = 2
 _MAX_DRIVERS, _MAX_DEPTH = 3, 3
 _CHAOS = (
-    *("kill workers",) * 8, *("kill the driver",) * 5, *("stall",) * 5, *("hang",) * 3, *("end the batch",) * 3,
+    *("kill workers",) * 8, *("kill the driver",) * 5, *("stall",) * 5, *("hang",) * 3, "hang for good", *("end the batch",) * 3,
     *("restart",) * 2, *("grow",) * 4, "lose a worker", "stop",
 )  # fmt: skip
 
@@ -259,6 +259,9 @@ class World:
                 subtask = self.dice.choice(subtasks)
                 subtask.frozen = subtask.process.frozen = True
                 self.after(2 * self.random(), self._go_on, subtask)
+            case "hang for good" if subtasks:
+                subtask = self.dice.choice(subtasks)
+                subtask.frozen = subtask.process.frozen = True
             case "end the batch":
                 driver.tell(BatchEndAsked(kind))
             case "restart":

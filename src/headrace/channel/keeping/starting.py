@@ -25,8 +25,8 @@ import psutil
 import zmq
 
 from headrace.channel.keeping import keeper
-from headrace.channel.keeping.asking import KeeperClient
 from headrace.channel.keeping.keeper import KeeperTask
+from headrace.channel.keeping.keeperclient import KeeperClient
 from headrace.channel.keeping.sweeping import LOCK
 from headrace.channel.keys import Address
 from headrace.state.copies.nodestore import NodeStore, Tier

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Literal
 
 import msgspec.structs
 
 from headrace.driver.hearing import Hearing
+from headrace.driver.protocol.asking import Asking
 from headrace.driver.protocol.cutting import CutPace, CutUnderWay
-from headrace.driver.protocol.events import Began, Instruction, Mend, NumberedCut, Send
+from headrace.driver.protocol.events import Began, Instruction, Mend, NumberedCut, Say, Send
 from headrace.driver.protocol.members import Members
+from headrace.driver.protocol.moving import Moving
 from headrace.runtime.messages import (
+    Adopted,
     Aligned,
     Described,
     Failed,
@@ -22,6 +26,9 @@ from headrace.runtime.messages import (
     Loaded,
     Logged,
     Ordered,
+    Place,
+    Prepared,
+    Ready,
     Reply,
     Reported,
     ToDriver,
@@ -32,26 +39,30 @@ from headrace.runtime.plan import JobPlan
 from headrace.tokens import Attempt, Token
 
 Phase = Literal["opening", "between", "joining", "loading", "running", "ended", "stopping", "over"]
-_SUPERSEDED = Fenced("a newer attempt has begun")
+_CANCELLED = "{} slices could not be loaded in time by those who were to have them: they stay where they are"
 
 
 class Attempts:
     """The half of the driver's machine that talks with subtasks.
 
-    ``base`` is the newest cut of the log, the version that attempts start from. ``cut`` is the one under way.
+    ``base`` is the newest cut of the log, the version that attempts start from. ``cut`` is the one under way. Of each query
+    the number is known that its first attempt would have. ``pinned`` are the active subtasks of stages that somebody has
+    chosen by hand.
     """
 
     def __init__(self, plan: JobPlan) -> None:
         self.plan = plan
         self.phase: Phase = "opening"
+        self.moving = Moving.of(plan)
         self.members, self.hearing = Members(plan), Hearing(plan.layout, plan.settings.report_s)
-        self.pace = CutPace(plan.settings.cut_every_s)
+        self.pace, self.asking = CutPace(plan.settings.cut_every_s), Asking(plan.settings.put_off_s)
         self.base: NumberedCut | None = None
         self.attempt: Attempt | None = None
         self.cut: CutUnderWay | None = None
-        self.orders = NO_ORDERS
+        self.orders, self.pinned = NO_ORDERS, dict[int, int]()
         self.generation = self.query = 0
         self._attempts = 0
+        self._first_attempts: list[int] = []
         self._hellos: dict[bytes, Hello] = {}
         self._failures: list[Failed] = []
         self._began_s: float | None = None
@@ -63,26 +74,34 @@ class Attempts:
                 return self._hello(sender, message, now_s)
             case Loaded():
                 return self._loaded(sender, message, now_s)
+            case Ready():
+                self.asking.answered(message.token, message.place)
             case Aligned(token=token) if self.cut is not None and token == self.cut.token:
-                self.cut.aligned.add(message.place)
+                self.cut.align(message.place)
                 if len(self.cut.aligned) == len(self.members.by_place) and not self.cut.gone_on:
                     self.cut.gone_on = True
                     return self._tell(self.members.senders(stage=0), GoOn(token))
             case Described():
                 return self._described(sender, message)
+            case Prepared() if message.attempt == self.attempt:
+                self.moving.ready(message.place, message.version)
+            case Adopted():
+                return self._adopted(message)
             case Reported() if message.attempt != self.attempt or not self.members.has_place(message.place):
-                return self._supersede(sender)
+                return self._supersede(sender, message.attempt)
             case Reported():
                 self.hearing.take(message)
+                if self.cut is not None:
+                    self.cut.worked(message)
             case Failed() if message.query == self.query:
                 self._failures.append(message)
         return []
 
     def _hello(self, sender: bytes, hello: Hello, now_s: float) -> list[Instruction]:
         if hello.query != self.query or self.phase in ("between", "stopping"):
-            return self._tell([sender], Fenced("this worker belongs to a query that was replaced"))
+            return self._fence(sender, hello.query, "this worker belongs to a query that was replaced")
         if not self.members.has_place(hello.place):
-            return self._tell([sender], Fenced(f"the job has no subtask {hello.index} of stage {hello.stage}"))
+            return self._fence(sender, hello.query, f"the job has no subtask {hello.index} of stage {hello.stage}")
         self._hellos[sender] = hello
         if not self.plan.eager:
             return self._hello_stage_by_stage(sender, hello)
@@ -99,13 +118,13 @@ class Attempts:
 
     def _hello_stage_by_stage(self, sender: bytes, hello: Hello) -> list[Instruction]:
         if self.phase != "loading" or hello.batch != self.members.batch or self.attempt is None:
-            return self._tell([sender], Fenced(f"batch {hello.batch} is not running"))
+            return self._fence(sender, hello.query, f"batch {hello.batch} is not running")
         self.members.join(sender, hello)
         return self._sent([self.members.plan_one(hello.place, self.attempt, *self._from(), self.orders)])
 
     def _loaded(self, sender: bytes, loaded: Loaded, now_s: float) -> list[Instruction]:
         if loaded.attempt != self.attempt or not self.members.take_loaded(sender, loaded):
-            return self._supersede(sender)
+            return self._supersede(sender, loaded.attempt)
         if not self.plan.eager:
             return self._tell([sender], Go(loaded.attempt))
         mend: list[Instruction] = [Mend(loaded.loading.broken)] if loaded.loading.broken else []
@@ -122,28 +141,61 @@ class Attempts:
             return self._tell([sender], Logged(token))  # a repeat: what is logged stays as it is
         member = self.members.by_place.get(place)
         if token.by != self.attempt or member is None or member.sender != sender:
-            return self._supersede(sender)
+            return self._supersede(sender, token.by)
         if self.cut is not None and token == self.cut.token:
-            self.cut.descriptions.setdefault(place, described.description)
-            self.cut.aligned.add(place)
+            self.cut.describe(place, described.description)
+            self.moving.describe(described.description)
         return []
 
-    def _supersede(self, sender: bytes) -> list[Instruction]:
+    def _adopted(self, adopted: Adopted) -> list[Instruction]:
+        moves = self.moving.adopt(adopted.place, adopted.token)
+        if not moves:
+            return []
+        slices = f"{len(moves)} slice{'s' if len(moves) > 1 else ''}"
+        return [
+            Say("moved", f"{slices} changed hands at cut {adopted.token.cut}; records waited {adopted.held_ms:.0f} ms")
+        ]
+
+    def _supersede(self, sender: bytes, attempt: Attempt) -> list[Instruction]:
         """What was said belongs to another attempt. Who said it may be at work for this one by now, or about to say
         HELLO: processes and their channels are used again.
         """
-        joining = self.phase not in ("loading", "running")
-        return [] if joining or self.members.of(sender) is not None else self._tell([sender], _SUPERSEDED)
+        if self.phase not in ("loading", "running") or self.members.of(sender) is not None:
+            return []
+        query = bisect_right(self._first_attempts, attempt.number)
+        return self._fence(sender, query, "a newer attempt has begun")
+
+    def _fence(self, sender: bytes, query: int, why: str) -> list[Instruction]:
+        """Tell who works for a query to give up; who works for another by now does not hear it."""
+        return self._tell([sender], Fenced(query, why))
+
+    def _move(self, now_s: float) -> list[Instruction]:
+        """Slices that are to change hands: those of a stage that grows or shrinks, and what was asked for."""
+        assert self.attempt is not None
+        moving = self.moving
+        out: list[Instruction] = [
+            Say("hold", _CANCELLED.format(len(gone))) for gone in [moving.given_up(now_s)] if gone
+        ]
+        told: list[tuple[Place, ToWorker]] = [*moving.finals(self.base, now_s)]
+        if self.cut is None and not moving.moves:
+            for stage in moving.stages:
+                table = self.members.resized(stage, self.orders)
+                if table != self.members.tables[stage]:
+                    moving.want(stage, table)
+            told += moving.begin(self.members.tables, self.base, self.attempt, now_s)
+        return out + [Send(self.members.by_place[place].sender, message) for place, message in told]
 
     def give_orders(self, orders: Orders) -> list[Instruction]:
         """For subtasks that run, and those that begin later; a schedule once ordered stays until another is."""
-        self.orders = msgspec.structs.replace(orders, schedule=orders.schedule or self.orders.schedule)
+        active, schedule = {**orders.active, **self.pinned}, orders.schedule or self.orders.schedule
+        self.orders = msgspec.structs.replace(orders, active=active, schedule=schedule)
         if self.attempt is None:
             return []
         return self._tell(self.members.senders(), Ordered(self.attempt, self.orders))
 
     def _new_attempt(self) -> Attempt:
         self._attempts += 1
+        self.moving.forget()
         self.attempt = Attempt(self.generation, self._attempts)
         return self.attempt
 

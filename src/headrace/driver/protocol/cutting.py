@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from headrace.driver.protocol.audit import audit
-from headrace.runtime.messages import Place
+from headrace.runtime.messages import Place, Reported
+from headrace.runtime.ownership import Table
 from headrace.runtime.plan import Description
 from headrace.state.durable.manifest import Manifest, Rewrite, next_manifest
 from headrace.tokens import Token
@@ -18,11 +19,15 @@ _LONGEST = 5
 """Times as far apart as wanted cuts may get: what a failure repeats stays within reason, however slow a step is."""
 _RECENT = 8
 _REPEAT_S = 1.0
+_TURN_S = 1.0
+"""Time that passed unseen counts as so much: a driver that stood still itself has not listened."""
 
 
 @dataclass(slots=True)
 class CutUnderWay:
-    """A cut that was ordered. ``logging``: all have described it, and its entry is being appended."""
+    """A cut that was ordered. ``logging``: all have described it, and its entry is being appended. ``tables`` hold after
+    it, where they are others than before. ``silent_s``: for how long nothing has come of it.
+    """
 
     token: Token
     end: bool
@@ -30,8 +35,41 @@ class CutUnderWay:
     told_s: float
     aligned: set[Place] = field(default_factory=set)
     descriptions: dict[Place, Description] = field(default_factory=dict)
+    tables: dict[int, Table] = field(default_factory=dict)
     gone_on: bool = False
     logging: bool = False
+    silent_s: float = 0.0
+    _seen_s: float | None = None
+
+    def align(self, place: Place) -> None:
+        """A subtask has come to the cut; what is said again is no progress."""
+        if place not in self.aligned:
+            self.aligned.add(place)
+            self.silent_s = 0.0
+
+    def describe(self, place: Place, description: Description) -> None:
+        """A subtask's part is durable; the first description counts."""
+        if place not in self.descriptions:
+            self.descriptions[place] = description
+            self.silent_s = 0.0
+        self.align(place)
+
+    def worked(self, reported: Reported) -> None:
+        """A subtask that is waited for has processed something: what came before the cut, perhaps."""
+        moved = any(flow.items_in or flow.items_out for flow in reported.flows)
+        if moved and reported.place not in self.descriptions:
+            self.silent_s = 0.0
+
+    def pass_time(self, now_s: float) -> None:
+        seen_s, self._seen_s = self._seen_s, now_s
+        if seen_s is not None:
+            self.silent_s += min(now_s - seen_s, _TURN_S)
+
+    def missing(self, everyone: Collection[Place]) -> list[Place]:
+        """Who is waited for: of those who have not aligned, or not described, the first stage, for others wait for it."""
+        late = [place for place in everyone if place not in self.aligned]
+        late = late or [place for place in everyone if place not in self.descriptions]
+        return sorted(place for place in late if place[0] == min(late)[0])
 
     def manifest(self, before: Manifest | None, rewrites: Sequence[Rewrite], batch: int | None, at_us: int) -> Manifest:
         """The version that the descriptions of all subtasks make; ProtocolError if they do not fit together."""
@@ -43,7 +81,7 @@ class CutUnderWay:
             [change for d in described for change in d.changes],
             [staged for d in described for staged in d.staged],
             rewrites,
-            watermarks={f"{d.stage}:{edge}": us for d in described for edge, us in d.watermarks.items()},
+            watermarks=furthest(d.reached for d in described),
             exhausted=self.end and all(d.exhausted for d in described if d.stage == 0),
             end=self.end,
             batch=batch,
@@ -56,6 +94,15 @@ class CutUnderWay:
             return False
         self.told_s = now_s
         return True
+
+
+def furthest(reached: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """How far edges have come, if subtasks have come differently far: what was closed anywhere stays closed."""
+    found: dict[str, int] = {}
+    for one in reached:
+        for name, watermark_us in one.items():
+            found[name] = max(found.get(name, watermark_us), watermark_us)
+    return found
 
 
 @dataclass(slots=True)

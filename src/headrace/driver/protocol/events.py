@@ -12,6 +12,7 @@ from headrace.driver.status import State
 from headrace.errors import HeadraceError
 from headrace.runtime.messages import Hello, ToDriver, ToWorker
 from headrace.runtime.orders import Orders
+from headrace.runtime.ownership import Table
 from headrace.runtime.plan import Description, JobPlan
 from headrace.state.durable.manifest import Manifest, Rewrite
 from headrace.state.durable.segments import BlockRef
@@ -91,6 +92,13 @@ class PublishFailed:
     number: int
     error: HeadraceError
     final: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """All that was published is visible, or not: it is tried again."""
+
+    trouble: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +198,23 @@ class RestartAsked:
 
 
 @dataclass(frozen=True, slots=True)
+class RescaleAsked:
+    """A keyed stage shall have so many active subtasks from now on, whatever is ordered otherwise."""
+
+    stage: int
+    subtasks: int
+
+
+@dataclass(frozen=True, slots=True)
+class MovesAsked:
+    """Slices of a stage shall be where a table says, and ``why``."""
+
+    stage: int
+    table: Table
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class BatchEndAsked:
     """Spark's batch shall end at a cut and the next one follow."""
 
@@ -202,9 +227,9 @@ class Tick:
 
 
 Event = (
-    LogRead | Appended | AppendFailed | EntryRead | NewestSeen | LogUnreadable | Published | PublishFailed | Rewritten
-    | Collected | Mended | Heard | Lost | QueryEnded | LaidOut | OrdersGiven | ScheduleGiven | BatchBegins | BatchWorked | StopAsked
-    | RestartAsked | BatchEndAsked | Tick
+    LogRead | Appended | AppendFailed | EntryRead | NewestSeen | LogUnreadable | Published | PublishFailed | Settled
+    | Rewritten | Collected | Mended | Heard | Lost | QueryEnded | LaidOut | OrdersGiven | ScheduleGiven | BatchBegins | BatchWorked
+    | StopAsked | RestartAsked | MovesAsked | RescaleAsked | BatchEndAsked | Tick
 )  # fmt: skip
 
 
@@ -241,6 +266,11 @@ class Publish:
     """→ Published or PublishFailed."""
 
     cut: NumberedCut
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """The run is about to end: let sinks show what they still collect → Settled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,6 +378,6 @@ class Finish:
 
 
 Instruction = (
-    ReadLog | Append | ReadEntry | LookUp | Publish | Compact | Mend | CollectGarbage | Discard | Send | StartQuery | EndBatch
+    ReadLog | Append | ReadEntry | LookUp | Publish | Settle | Compact | Mend | CollectGarbage | Discard | Send | StartQuery | EndBatch
     | StopQuery | BatchAnswer | Say | Began | CutHappened | Finish
 )  # fmt: skip

@@ -4,8 +4,9 @@ OPEN   The log is read and an OPEN entry appended: from then on older drivers ar
        published is published.
 START  A query is started; every subtask says HELLO. When all have, an attempt begins at the newest cut of the log: each
        gets its PLAN, loads, says LOADED. When all have, sources GO.
-CUT    Every ``commit`` sources are ordered to make a cut. Subtasks say ALIGNED, then DESC when their part is durable.
-       When all have, the audit holds and the entry is in the log, the cut has happened: LOGGED, and it is published.
+CUT    Every ``commit`` all are asked whether their queues are short. When they are, or after a while, sources are ordered to
+       make a cut. Subtasks say ALIGNED, then DESC when their part is durable. When all have, the audit holds and the entry
+       is in the log, the cut has happened: LOGGED, and it is published.
 END    A cut with ``end`` is the last of its batch: the run is over, the next batch follows, or another query.
 
 Stage by stage (micro-batch, batch) there is one cut, at the end of each batch, and no order: Spark's job is the barrier.
@@ -19,7 +20,7 @@ from collections.abc import Callable
 import msgspec.structs
 
 from headrace.driver.failures import Failure, understand
-from headrace.driver.protocol.appending import Appending, LogEvent
+from headrace.driver.protocol.appending import LogEvent
 from headrace.driver.protocol.cutting import CutUnderWay
 from headrace.driver.protocol.events import (
     BatchAnswer,
@@ -40,64 +41,54 @@ from headrace.driver.protocol.events import (
     LogUnreadable,
     Lost,
     Mended,
+    MovesAsked,
     NumberedCut,
     OrdersGiven,
     Published,
     PublishFailed,
     QueryEnded,
+    RescaleAsked,
     RestartAsked,
     Rewritten,
     Say,
     ScheduleGiven,
+    Settled,
     StartQuery,
     StopAsked,
     Tick,
 )
+from headrace.driver.protocol.moving import Moving
+from headrace.driver.protocol.ordering import CROWDED, Ordering
 from headrace.driver.protocol.publications import Publications
-from headrace.driver.protocol.querying import Querying
 from headrace.driver.protocol.retries import Retries
-from headrace.driver.protocol.upkeep import Upkeep
+from headrace.driver.protocol.settling import Settling
 from headrace.driver.status import State
 from headrace.errors import FencedError, HeadraceError
-from headrace.runtime.messages import (
-    CutOrdered,
-    Logged,
-)
+from headrace.runtime.messages import Logged
 from headrace.runtime.plan import JobPlan
-from headrace.state.durable.manifest import Manifest
-from headrace.state.durable.versionlog import CutEntry, Opened
+from headrace.state.durable.versionlog import Opened
 from headrace.tokens import Attempt
 
-_LONGEST_BATCH_S = 23 * 3600.0
-"""Spark is told 24 h; a batch that it ends by itself would be a failure."""
-_LEAD_US = 30_000
-"""How long before a cut its order is sent: sources listen every 20 ms."""
 _UNFINISHED_S = 30.0
 """How long the end of a run waits for its sinks, or its checkpoint; what they have not taken by then, the next start
 sees to.
 """
-_MIN_BATCH_S = 5.0
-"""A keyed step that grows waits until its last batch has lasted so long: each growth is a stop."""
-_CROWDED = "sinks do not take their results; no further cut is made before they do"
 _FENCED = "another driver has taken over checkpoint {}: this one may decide nothing any more, and stops"
 
 
-class Machine(Querying):
-    """One driver of one run. ``stopping`` is set once a stop was asked for."""
+class Machine(Ordering):
+    """One driver of one run."""
 
     def __init__(
         self, plan: JobPlan, opened: Callable[[int], Opened], *, seconds: float | None = None, wall_s: float = 0.0
     ) -> None:
-        super().__init__(plan)
-        self._opened, self._seconds, self._wall_s = opened, seconds, wall_s
-        self.log, self.publications, self.upkeep = Appending(), Publications(), Upkeep()
-        self.retries = Retries(plan.settings.give_up_s)
+        super().__init__(plan, wall_s)
+        self._opened, self._seconds = opened, seconds
+        self.retries, self.settling = Retries(plan.settings.give_up_s), Settling()
         self.logged_cuts = 0
-        self.stopping = self.finished = False
-        self._manifest: Manifest | None = None
-        self._known_batch: int | None = None
+        self.finished = False
         self._waiting_batch: BatchBegins | None = None
-        self._worked = self._looked = self._waits = False
+        self._looked = False
         self._stop_s: float | None = None
 
     @property
@@ -124,6 +115,8 @@ class Machine(Querying):
                 return self._log_read(event) if self.log.take_read() else []
             case Published() | PublishFailed():
                 return self._publishing(event, now_s)
+            case Settled():
+                return self.settling.on(event, now_s)
             case Heard(sender, message):
                 return self.hear(sender, message, now_s)
             case Lost(sender):
@@ -134,8 +127,11 @@ class Machine(Querying):
                 return self.upkeep.on(event, now_s)
             case LaidOut(plan):
                 self.plan = self.members.plan = plan
-                self.members.owners = []
+                self.members.tables, self.moving = [], Moving.of(plan)
                 self.hearing.laid_out(plan.layout)
+            case RescaleAsked(stage, subtasks):
+                self.pinned[stage] = subtasks
+                return self.give_orders(self.orders)
             case OrdersGiven(orders):
                 return self.give_orders(orders)
             case ScheduleGiven(schedule):
@@ -148,7 +144,10 @@ class Machine(Querying):
                 return self._change("query", why)
             case BatchEndAsked(why):
                 return self._change("batch", why)
-            case Tick():
+            case MovesAsked(stage, table, why) if stage in self.moving.stages:
+                self.moving.want(stage, table)
+                return [Say("move", why)]
+            case Tick() | MovesAsked():
                 pass
             case LogUnreadable(_, error) if error is not None:
                 self.log.give_up()
@@ -194,6 +193,9 @@ class Machine(Querying):
         self.base = NumberedCut(self.log.number, manifest)
         self.cut = self._manifest = None
         self.publications.add(self.base)
+        self.moving.see(list(cut.descriptions.values()))
+        for stage, table in cut.tables.items():
+            self.members.tables[stage] = table
         self.pace.logged(cut)
         self.logged_cuts += 1
         self.retries.progress(now_s)
@@ -233,7 +235,7 @@ class Machine(Querying):
             return [BatchAnswer(event.batch, run=False)]
         if self.publications.crowded:
             self._waiting_batch = event
-            return self._say_once(_CROWDED)
+            return self._say_once(CROWDED)
         self._waits = False
         self.members.gather(event.batch)
         self._new_attempt()
@@ -260,7 +262,7 @@ class Machine(Querying):
             out += self._batch(waiting, now_s)
         match self.phase:
             case "running" if self.plan.eager:
-                out += self._order_cut(now_s)
+                out += self._move(now_s) + self._order_cut(now_s)
             case "ended":
                 out += self._after_end()
             case "joining" | "loading" if self.cut is None and (self.stopping or self._next == "query"):
@@ -279,62 +281,6 @@ class Machine(Querying):
             return []
         self.log.give_up()
         return self._finish("stopped") if self.phase == "opening" else self._leave()
-
-    def _order_cut(self, now_s: float) -> list[Instruction]:
-        if self.cut is not None or self.log.busy or self.upkeep.collecting:
-            return []
-        end = self._end_is_due(now_s)
-        if not end and now_s < self.pace.due_s:
-            return []
-        if self.publications.crowded:
-            return self._leave() if self.stopping else self._say_once(_CROWDED)
-        self._waits = False
-        self.cut = cut = CutUnderWay(self._next_cut(), end, now_s, now_s)
-        order = CutOrdered(cut.token, end, self._wall_us(now_s) + _LEAD_US)
-        return self._tell(self.members.senders(stage=0), order)
-
-    def _wall_us(self, now_s: float) -> int:
-        return int((now_s + self._wall_s) * 1e6)
-
-    def _end_is_due(self, now_s: float) -> bool:
-        """Whether the next cut is the last of its batch."""
-        assert self.attempt is not None
-        lasted_s = now_s - self._batch_s
-        if lasted_s >= _MIN_BATCH_S and self.members.grows(self.orders):
-            self._next = self._next or "batch"
-        if lasted_s >= _LONGEST_BATCH_S:
-            self._next = self._next or "query"
-        return self.stopping or self._next is not None or self.hearing.exhausted(self.attempt)
-
-    def _advance_cut(self, cut: CutUnderWay, now_s: float) -> list[Instruction]:
-        complete = len(cut.descriptions) == len(self.members.by_place) and (self.plan.eager or self._worked)
-        if complete and not self.log.busy:
-            return self._log_cut(cut, now_s)
-        if not self.plan.eager:
-            late = self._worked and now_s - cut.ordered_s > self.plan.settings.join_timeout_s
-            return self._fail_protocol("not all subtasks described their work") if late else []
-        if cut.repeat(now_s):
-            missing = [
-                m.sender for place, m in self.members.by_place.items() if place[0] == 0 and place not in cut.aligned
-            ]
-            return self._tell(missing, CutOrdered(cut.token, cut.end, 0))
-        return []
-
-    def _log_cut(self, cut: CutUnderWay, now_s: float) -> list[Instruction]:
-        """All have described it: audit, and append."""
-        before = self.base.manifest if self.base is not None else None
-        try:
-            self._manifest = cut.manifest(
-                before,
-                self.upkeep.take_rewrites(),
-                None if self.plan.eager else self._known_batch,
-                self._wall_us(now_s),
-            )
-        except HeadraceError as error:
-            self.cut = None
-            return self._fail(Failure(error, final=False))
-        cut.logging = True
-        return self.log.append(CutEntry(self._manifest))
 
     def _after_end(self) -> list[Instruction]:
         """The last cut of a batch is logged: what comes next?"""
@@ -358,7 +304,9 @@ class Machine(Querying):
         self.phase, self._looked, self._leaving, self._quiet_s = "between", False, False, now_s
         if failure is None or (self.finished and not failure.final):
             return []
-        error = failure.error if self.stopping else self.retries.hopeless(failure, now_s)
+        error = self.retries.hopeless(failure, now_s)
+        if error is None and self.stopping:
+            return [Say("stopped", f"{failure.summary}; stopped as of the last cut", loud=True)]
         if error is not None:
             return [Say("failed", failure.summary, loud=True), *self._finish("failed", error)]
         wait_s = self.retries.again(now_s)
@@ -368,24 +316,25 @@ class Machine(Querying):
     def _begin_query(self, now_s: float) -> list[Instruction]:
         """Between two queries: the run is over, or the next one starts, from a log that nobody else has written to."""
         if self.finished or self.stopping:
-            if self.publications.waiting and now_s - self._quiet_s < _UNFINISHED_S:
-                return []
-            return self._finish("finished" if self.finished else "stopped")
+            if (self.publications.waiting or not self.settling.done) and now_s - self._quiet_s < _UNFINISHED_S:
+                return [] if self.publications.waiting else self.settling.due(now_s)
+            why = self.settling.trouble
+            left = Say(
+                "settle", f"a sink has not shown its last results, the next start will see to it: {why}", loud=True
+            )
+            return [*([left] if why is not None else []), *self._finish("finished" if self.finished else "stopped")]
         if now_s < self.retries.at_s or self.publications.crowded:
             return []
         if not self._looked:
             return self.log.look()
         self._looked = False
         self.query += 1
+        self._first_attempts.append(self._attempts + 1)
         self.phase = "joining"
         self.members.gather(-1)
         self._hellos.clear()
         self.hearing.forget()
         return [self._discard(), StartQuery(self.query)]
-
-    def _say_once(self, what: str) -> list[Instruction]:
-        waits, self._waits = self._waits, True
-        return [] if waits else [Say("waiting", what, loud=True)]
 
     def _finish(self, state: State, error: HeadraceError | None = None) -> list[Instruction]:
         """Leave the sinks with nothing half done, unless they are another driver's by now, or it is not known what is in

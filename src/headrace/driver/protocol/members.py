@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from headrace.runtime.messages import Hello, Loaded, Place, Planned, Reply
 from headrace.runtime.orders import Orders
+from headrace.runtime.ownership import Table, dealt, levelled, owned, owners
 from headrace.runtime.plan import JobPlan, Ticket
 from headrace.state.copies.placement import CopyNode, StageSlice, Standbys
 from headrace.tokens import Attempt, Token
@@ -23,12 +24,12 @@ class Member:
 
 @dataclass(slots=True)
 class Members:
-    """``owners`` are the subtasks that own slices in the attempt, stage by stage, ``nodes`` have copies of state."""
+    """``tables`` say who owns which slices in the attempt, stage by stage, ``nodes`` have copies of state."""
 
     plan: JobPlan
     batch: int | None = None
     by_place: dict[Place, Member] = field(default_factory=dict)
-    owners: list[list[int]] = field(default_factory=list)
+    tables: list[Table] = field(default_factory=list)
     _standbys: Standbys = field(default_factory=Standbys)
     nodes: tuple[CopyNode, ...] = ()
     _began: bool = False
@@ -75,7 +76,7 @@ class Members:
 
     def plan_all(self, attempt: Attempt, base: Token | None, entry: int, orders: Orders) -> list[Reply]:
         """Everybody's ticket, where all stages run at the same time; slices stay where they are in memory."""
-        self.owners = [self._assign(stage.index, base, orders) for stage in self.plan.layout.stages]
+        self.tables = [self._assign(stage.index, base, orders) for stage in self.plan.layout.stages]
         for member in self.by_place.values():
             member.loaded = False
         self._place_copies()
@@ -83,54 +84,69 @@ class Members:
 
     def plan_one(self, place: Place, attempt: Attempt, base: Token | None, entry: int, orders: Orders) -> Reply:
         """A ticket where stages run one after the other, and nobody knows yet who will come."""
-        self.owners = [list(range(self.groups(at, orders))) for at in range(len(self.plan.layout.stages))]
+        stages = range(len(self.plan.layout.stages))
+        self.tables = [dealt(self.plan.slices(at), range(self.active(at, orders))) for at in stages]
         return self._ticket(place, attempt, base, entry, orders)
 
-    def groups(self, stage: int, orders: Orders) -> int:
-        """Into how many parts a stage's slices are divided in the attempts from now on: what was ordered for a layout
-        with more subtasks holds as far as it can.
+    def active(self, stage: int, orders: Orders) -> int:
+        """How many subtasks shall own slices of a stage: what was ordered for a layout with more subtasks holds as far as
+        it can.
         """
-        return min(orders.active.get(stage, self.plan.groups(stage)), self.plan.layout.stages[stage].subtasks)
+        at = self.plan.layout.stages[stage]
+        return min(orders.active.get(stage, at.active), at.subtasks)
 
-    def grows(self, orders: Orders) -> bool:
-        """Whether a keyed stage waits for the next attempt to get more subtasks."""
+    def keyed(self, stage: int) -> bool:
+        """Whether a stage's slices are those of keys."""
+        return any(edge.keyed for edge in self.plan.layout.border(stage))
+
+    def grows(self, orders: Orders, moving: frozenset[int]) -> bool:
+        """Whether a keyed stage, whose slices cannot move, waits for the next attempt to get more subtasks."""
         return any(
-            self.groups(stage, orders) > len(owners) and any(edge.keyed for edge in self.plan.layout.border(stage))
-            for stage, owners in enumerate(self.owners)
+            self.keyed(stage) and stage not in moving and self.active(stage, orders) > len(owners(table))
+            for stage, table in enumerate(self.tables)
         )
 
-    def _assign(self, stage: int, base: Token | None, orders: Orders) -> list[int]:
-        """For each group of slices the subtask that owns it: who holds it in memory, if anyone."""
-        n = self.groups(stage, orders)
-        owner: dict[int, int] = {}
-        for (at, index), member in sorted(self.by_place.items(), key=lambda item: item[0]):
-            held = member.hello.inventory
-            if at != stage or held is None or held.version != base or held.groups != n:
-                continue
-            if held.group is not None and 0 <= held.group < n and held.group not in owner:
-                owner[held.group] = index
-        free = [i for i in range(self.plan.layout.stages[stage].subtasks) if i not in owner.values()]
-        for group in range(n):
-            if group not in owner:
-                owner[group] = group if group in free else free[0]
-                free.remove(owner[group])
-        return [owner[group] for group in range(n)]
+    def resized(self, stage: int, orders: Orders) -> Table:
+        """A stage's table for as many subtasks as are ordered; those that own slices stay as far as they can."""
+        n, table = self.active(stage, orders), self.tables[stage]
+        busy = owners(table)
+        if len(busy) == n:
+            return table
+        idle = [index for index in range(self.plan.layout.stages[stage].subtasks) if index not in busy]
+        return levelled(table, sorted([*busy, *idle][:n]))
+
+    def _assign(self, stage: int, base: Token | None, orders: Orders) -> Table:
+        """Who owns what: who holds it in memory, as far as loads stay level."""
+        n, slices = self.active(stage, orders), self.plan.slices(stage)
+        held = {
+            index: hello.inventory.slices
+            for (at, index), hello in sorted((place, member.hello) for place, member in self.by_place.items())
+            if at == stage and hello.inventory is not None and hello.inventory.version == base
+        }
+        holders = [index for index in held if held[index]]
+        others = [index for index in range(self.plan.layout.stages[stage].subtasks) if index not in holders]
+        subtasks = sorted((holders + others)[:n])
+        known: list[int | None] = [None] * slices
+        for index in subtasks:
+            for slice in held.get(index, ()):
+                if slice < slices and known[slice] is None:
+                    known[slice] = index
+        return levelled(known, subtasks) if any(owner is not None for owner in known) else dealt(slices, subtasks)
 
     def _place_copies(self) -> None:
         """Which nodes keep copies of which slices, and partitions, now that these have owners."""
         present = {member.hello.node.name: member.hello.node for member in self.by_place.values() if member.hello.node}
         roster = sorted(present)
-        numbers = range(max([self.plan.settings.slices, *self.plan.partitions.values()]))
-        owners = {
-            (stage, number): self._node_of(stage, mine[number % len(mine)])
-            for stage, mine in enumerate(self.owners)
-            for number in numbers
+        homes = {
+            (stage, slice): self._node_of(stage, owner)
+            for stage, table in enumerate(self.tables)
+            for slice, owner in enumerate(table)
         }
         self._holders = self._holders_now()
         holding = {name for names in self._holders.values() for name in names}
         known = {node.name: node for node in self.nodes if node.name in holding} | present
         self.nodes = tuple(known[name] for name in sorted(known))
-        self._backups = self._standbys.place(owners, roster, self.plan.settings.backup or 0) if roster else {}
+        self._backups = self._standbys.place(homes, roster, self.plan.settings.backup or 0) if roster else {}
 
     def _holders_now(self) -> dict[StageSlice, tuple[str, ...]]:
         """Who has which slice; if the attempt before never began, those before it still have what they had."""
@@ -144,20 +160,17 @@ class Members:
 
     def _ticket(self, place: Place, attempt: Attempt, base: Token | None, entry: int, orders: Orders) -> Reply:
         stage, index = place
-        mine = self.owners[stage]
-        group = mine.index(index) if index in mine else None
-        places = tuple(self.owners[stage + 1]) if stage + 1 < len(self.owners) else ()
-        copies = self._copies(self._holders, stage, group), self._copies(self._backups, stage, group)
-        ticket = Ticket(attempt, base, entry, group, len(mine), places, orders, self.nodes, *copies)
-        return self.by_place[place].sender, Planned(ticket)
+        table = self.tables[stage + 1] if stage + 1 < len(self.tables) else ()
+        mine = owned(self.tables[stage], index)
+        copies = self._copies(self._holders, stage, mine), self._copies(self._backups, stage, mine)
+        ticket = Ticket(attempt, base, entry, mine, table, orders, self.nodes, *copies)
+        member = self.by_place[place]
+        return member.sender, Planned(member.hello.query, ticket)
 
     def _copies(
-        self, placed: Mapping[StageSlice, tuple[str, ...]], stage: int, group: int | None
+        self, placed: Mapping[StageSlice, tuple[str, ...]], stage: int, slices: Sequence[int]
     ) -> dict[int, tuple[int, ...]]:
-        """Of each of a group's slices, at which of the nodes its copies are."""
-        at, groups = {node.name: i for i, node in enumerate(self.nodes)}, len(self.owners[stage])
-        return {
-            number: tuple(at[name] for name in names if name in at)
-            for (of, number), names in placed.items()
-            if of == stage and number % groups == group and names
-        }
+        """Of some slices of a stage, at which of the nodes their copies are."""
+        at = {node.name: i for i, node in enumerate(self.nodes)}
+        found = {slice: [at[name] for name in placed.get((stage, slice), ()) if name in at] for slice in slices}
+        return {slice: tuple(nodes) for slice, nodes in found.items() if nodes}

@@ -70,7 +70,7 @@ class Querying(Attempts):
     def _fail(self, failure: Failure) -> list[Instruction]:
         """Something is wrong that no worker said: tell them why, and stop the query."""
         self._failure = self._failure or failure
-        told = self._tell(self.members.senders(), Fenced(failure.summary))
+        told = self._tell(self.members.senders(), Fenced(self.query, failure.summary))
         return [*told, *self._stop_query()]
 
     def _fail_protocol(self, what: str) -> list[Instruction]:

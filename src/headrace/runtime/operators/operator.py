@@ -148,7 +148,9 @@ class Operator:
             self.meter.inner_ns += time.perf_counter_ns() - started_ns
 
     def begin(self) -> None:
-        """A new attempt: forget watermarks. Senders give theirs anew, never lower than at the version they start from."""
+        """A new attempt: forget watermarks. Edges into the stage tell theirs before anything comes, as of the version that it
+        starts from; sources theirs as soon as they know them.
+        """
         self._watermarks = [NEVER_US] * len(self._watermarks)
         self.watermark_us = self._passed_on_us = NEVER_US
         self.meter.begin()
@@ -181,6 +183,14 @@ class Operator:
 
     def restored(self, slices: list[int]) -> None:
         """The slices assigned to this subtask have been loaded."""
+
+    def give_away(self, slices: frozenset[int]) -> None:
+        """Right after a cut that gave slices to another subtask."""
+        for store in self.stores().values():
+            store.give_away(slices)
+
+    def adopted(self, slices: frozenset[int]) -> None:
+        """Slices that a cut gave to this subtask have been loaded, beside those that it had."""
 
     def close(self) -> None:
         """The subtask will not work again: leave nothing open, and nothing on disk that is not the checkpoint's."""

@@ -26,6 +26,7 @@ from headrace.state.stores.keyvalues import KeyedStore
 from headrace.units import Duration, duration_us
 
 ClockKind = Literal["event", "processing"]
+_CLOCKS: tuple[ClockKind, ...] = ("event", "processing")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -191,10 +192,14 @@ class Process(Operator):
         return {"": self.store}
 
     def restored(self, slices: list[int]) -> None:
-        clocks: tuple[ClockKind, ...] = ("event", "processing")
-        for clock in clocks:
+        for clock in _CLOCKS:
             self._timers[clock] = []
             for key, tag, at_us in self.store.all_of(f"#{clock}"):
+                self._push(clock, key, tag, at_us)
+
+    def adopted(self, slices: frozenset[int]) -> None:
+        for clock in _CLOCKS:
+            for key, tag, at_us in self.store.all_in(f"#{clock}", slices):
                 self._push(clock, key, tag, at_us)
 
     def on_batch(self, port: int, batch: Batch) -> None:

@@ -58,6 +58,9 @@ class CountStates:
     def loaded(self, rows: Rows) -> None:
         """The table is all there is."""
 
+    def leaving(self, rows: Rows) -> None:
+        """The table is all there is."""
+
     def parting(self, rows: Rows) -> Iterator[Batch]:
         yield from ()
 

@@ -67,6 +67,13 @@ class KeyedReduce(Reduce):
         else:
             self._states.loaded(self.table.all_rows())
 
+    def give_away(self, slices: frozenset[int]) -> None:
+        self._states.leaving(self.table.rows_of_slices(slices))
+        super().give_away(slices)
+
+    def adopted(self, slices: frozenset[int]) -> None:
+        self._states.loaded(self.table.rows_of_slices(slices))
+
     def close(self) -> None:
         if self.deferring:
             self.deferring.close_files()

@@ -70,6 +70,10 @@ class KeyStates(Protocol):
         """Rows that someone else has put into the table."""
         ...
 
+    def leaving(self, rows: Rows) -> None:
+        """Rows that someone else is about to take out of the table."""
+        ...
+
     def parting(self, rows: Rows) -> Iterable[Batch]:
         """Results of rows that leave the table for disk, if they were to follow at the next cut."""
         ...

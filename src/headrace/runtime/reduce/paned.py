@@ -17,7 +17,7 @@ from headrace.graph.combining import chooses_panes
 from headrace.graph.nodes import ReduceNode
 from headrace.graph.windowing import NEVER_US, TimeWindow
 from headrace.runtime.batch import Batch, Times
-from headrace.runtime.operators.eventtimes import first_end, last_end, without_closed
+from headrace.runtime.operators.eventtimes import first_end, last_end, partials_without_closed, without_closed
 from headrace.runtime.operators.operator import timestamps
 from headrace.runtime.operators.usercode import Guard
 from headrace.runtime.reduce.forms import Forms
@@ -71,6 +71,21 @@ class PanedReduce(PaneReduce):
         if self.forms is not None and len(self._rest) > len(self.table):
             self.forms.paned = False
 
+    def give_away(self, slices: frozenset[int]) -> None:
+        super().give_away(slices)
+        self._held = [slice for slice in self._held if slice not in slices]
+        self._forget_merged()
+
+    def adopted(self, slices: frozenset[int]) -> None:
+        self._held = sorted({*self._held, *slices})
+        marks = [closed for _, _, closed in self._marks.all_of("closed")]
+        self._closed_us = max([self._closed_us, *marks])
+        self._forget_merged()
+
+    def _forget_merged(self) -> None:
+        if self._sliding is not None:
+            self._sliding.forget()
+
     @property
     def choice(self) -> Choice | None:
         """The form of the states and why, or under a memory bound their hash engine."""
@@ -99,6 +114,7 @@ class PanedReduce(PaneReduce):
 
     def on_partial(self, port: int, partial: pa.RecordBatch, born_us: int) -> None:
         self._born_us = born_us
+        partial = partials_without_closed(self, partial, self._window)
         panes, rows_before = partial.column(0).to_numpy(), len(self.table)
         kept = partial
         if self.forms is not None and not (held := self.forms.in_panes(panes)).all():

@@ -48,6 +48,9 @@ class RunningStates:
     def loaded(self, rows: Rows) -> None:
         """The table is all there is."""
 
+    def leaving(self, rows: Rows) -> None:
+        """The table is all there is."""
+
     def parting(self, rows: Rows) -> Iterator[Batch]:
         rows = rows[rows < len(self._changed)]
         rows = rows[self._changed[rows]]

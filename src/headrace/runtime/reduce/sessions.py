@@ -98,11 +98,14 @@ class SessionStates:
         self._open.add(rows)
         self._next_close = min(self._next_close, self.due_us(rows) + 1)
 
+    def leaving(self, rows: Rows) -> None:
+        self._open.remove(rows)
+
     def parting(self, rows: Rows) -> Iterator[Batch]:
         yield from ()
 
     def drop(self, rows: Rows) -> None:
-        self._open.remove(rows)
+        self.leaving(rows)
         self.table.drop(rows)
 
     def due_us(self, rows: Rows) -> int:

@@ -13,6 +13,7 @@ from headrace.graph.stages import Edge
 from headrace.graph.windowing import NEVER_US, TimeWindow
 from headrace.runtime.batch import Batch, concat, to_wire
 from headrace.runtime.clock import now_us
+from headrace.runtime.ownership import Table
 from headrace.runtime.wire.channelmeter import Stamp
 from headrace.runtime.wire.frames import Frame, Kind, sender_id
 from headrace.state.grouping import Rows
@@ -90,23 +91,26 @@ class EdgeWriter:
     sent: npt.NDArray[np.int64] = field(init=False)
     put: int = field(init=False)
 
-    def begin(self, index: int, places: tuple[int, ...], active: int) -> None:
+    def begin(self, index: int, table: Table, active: int) -> None:
         """A new attempt: nothing is open, sequences and audit counts start anew.
 
-        ``index`` is the subtask's. ``places`` says for each group of the receiving stage's slices on which subtask it
-        is, ``active`` how many receivers a spread edge begins with.
+        ``index`` is the subtask's, ``table`` says who owns the receiving stage's slices, ``active`` how many receivers a
+        spread edge begins with.
         """
         self.sender = index if self.hop is None else sender_id(self.hop, index)
         self.targets = range(self.receivers) if self.shuffled else range(index, index + 1)
         self.active, self.turn = active, index
-        at = np.array(places if self.edge.keyed else (0,), np.int64)
-        self.table = at[np.arange(self.slices) % len(at)]
+        self.route(table)
         if self.combiner is not None:
             self.combiner.resting = 0
         self._empty()
         self.watermark_us = self.told_us = NEVER_US
         self.sequences = [0] * self.receivers
         self._count_anew()
+
+    def route(self, table: Table) -> None:
+        """From now on slices are where a table says; what was put in before must have left."""
+        self.table = np.array(table if self.edge.keyed else (0,), np.int64)
 
     def take_counts(self) -> tuple[list[int], int]:
         """Items per slice that were sent, and records that were put in, since this was last asked."""

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from headrace.errors import ProtocolError
 from headrace.graph.stages import Edge
-from headrace.graph.windowing import NEVER_US
+from headrace.graph.windowing import FOREVER_US, NEVER_US
 from headrace.runtime.operators.operator import Operator, lowest_of
 from headrace.runtime.wire.channelmeter import ChannelMeter
 from headrace.runtime.wire.frames import Frame, Kind
@@ -19,7 +19,11 @@ from headrace.runtime.wire.marks import CutMark
 
 @dataclass(slots=True)
 class Inbound:
-    """The receiving end of one edge: order, audit counts and watermarks per sender."""
+    """The receiving end of one edge: order, audit counts and watermarks per sender.
+
+    ``reached_us`` is how far the operator was ever told that the edge has come. It outlives attempts: what was closed by
+    it stays closed, whatever senders say after a restart.
+    """
 
     edge: Edge
     operator: Operator
@@ -31,6 +35,12 @@ class Inbound:
     consumed: dict[int, npt.NDArray[np.int64]] = field(default_factory=dict)
     stood: dict[int, int] = field(default_factory=dict)
     watermarks: dict[int, int] = field(default_factory=dict)
+    reached_us: int = NEVER_US
+
+    @property
+    def name(self) -> str:
+        """The same in every layout of the job, also of one that has grown."""
+        return f"{self.edge.source} → {self.edge.target}:{self.edge.port}"
 
     def begin(self, senders: range) -> None:
         """A new attempt: nothing has come."""
@@ -71,6 +81,17 @@ class Inbound:
     def follow(self, sender: int, mark: CutMark) -> None:
         """From a cut on the watermark in a sender's mark counts, even if it is lower than the one known of it."""
         self.watermarks[sender] = mark.watermarks.get(self.edge.id, NEVER_US)
+
+    def advance(self) -> None:
+        """Tell the operator how far all senders have come. An input that has ended may have more in the next attempt."""
+        lowest = self.lowest()
+        if lowest < FOREVER_US:
+            self.reached_us = max(self.reached_us, lowest)
+        self.operator.watermark(self.edge.port, lowest)
+
+    def resume(self) -> None:
+        """A new attempt: the operator has come as far as it had before."""
+        self.operator.watermark(self.edge.port, self.reached_us)
 
     def _check(self, sender: int, sequence: int, expected: int) -> None:
         if sequence != expected:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from headrace.errors import ProtocolError
+from headrace.graph.windowing import NEVER_US
 from headrace.runtime.batch import Batch, from_wire, wire_schema
 from headrace.runtime.clock import now_us
 from headrace.runtime.operators.operator import Operator
@@ -22,6 +23,7 @@ from headrace.runtime.wire.inbox import Row
 from headrace.runtime.wire.links import Links
 from headrace.runtime.wire.marks import CutMark, read_mark
 from headrace.runtime.wire.rowshelf import RowShelf
+from headrace.runtime.wire.waitlist import Waitlist
 from headrace.state.spill.diskrows import spill_home
 from headrace.tokens import Token
 
@@ -40,6 +42,7 @@ class Intake:
         self._inbound, self._links, self._sources = inbound, links, sources
         self._leg = links if plan.layout.stages[stage].first < stage else None
         self._shelf = RowShelf(spill_home)
+        self.waitlist = Waitlist()
         self.alignment: Alignment[Row, CutMark] = Alignment(self._shelf)
         self._ended: dict[int, CutMark] = {}
         self._index = self.marked_us = 0
@@ -55,7 +58,22 @@ class Intake:
         for inbound in self._inbound.values():
             inbound.begin(senders)
         self.alignment.begin(senders)
+        self.waitlist.clear()
         self._index, self._next, self._ended = index, first, {}
+
+    def restore(self, reached: Mapping[str, int]) -> None:
+        """How far the edges had come at the version that an attempt starts from, by name."""
+        for inbound in self._inbound.values():
+            inbound.reached_us = reached.get(inbound.name, NEVER_US)
+
+    def resume(self) -> None:
+        """Before anything is taken in: operators have come as far as they had at that version."""
+        for inbound in self._inbound.values():
+            inbound.resume()
+
+    def reached(self) -> dict[str, int]:
+        """How far the edges have ever come, by name."""
+        return {inbound.name: inbound.reached_us for inbound in self._inbound.values()}
 
     def take(self, row: Row) -> None:
         """Serve a row, or hold it if its sender is ahead of others at a cut."""
@@ -94,16 +112,24 @@ class Intake:
                 )
             if not inbound.accept(frame):
                 continue
+            waits = self.waitlist.concerns(inbound)
             if frame.kind is Kind.WATERMARK:
-                if self._plan.eager:
-                    inbound.operator.watermark(inbound.edge.port, inbound.lowest())
+                if self._plan.eager and not waits:
+                    inbound.advance()
                 continue
             inbound.operator.meter.arrived(row.queued_us)
-            waiting, operator = self._waiting(inbound, frame, row.queued_us), inbound.operator
-            if operator.queue is None:
-                operator.work(waiting)
-            else:
-                operator.queue.put(waiting)
+            buffer: QueuedBuffer | None = self._waiting(inbound, frame, row.queued_us)
+            if waits and buffer is not None:
+                buffer = self.waitlist.sift(inbound, buffer)
+            if buffer is not None:
+                _hand_on(inbound.operator, buffer)
+
+    def go_on(self) -> None:
+        """All slices that were waited for are here: what has waited for them follows, and then time."""
+        for inbound, buffer in self.waitlist.take():
+            _hand_on(inbound.operator, buffer)
+        for inbound in self._inbound.values():
+            inbound.advance()
 
     def refuse(self, row: Row) -> None:
         """A row after all senders had ended: only what came before is in order."""
@@ -139,7 +165,7 @@ class Intake:
         """Tell an operator how far its inputs have come."""
         for inbound in self._inbound.values():
             if inbound.operator is operator:
-                operator.watermark(inbound.edge.port, inbound.lowest())
+                inbound.advance()
 
     def give_up(self) -> None:
         """Leave nothing on disk."""
@@ -201,3 +227,10 @@ class Intake:
             schema = wire_schema(inbound.schema, late=frame.kind is Kind.LATE)
             data = from_wire(pa.ipc.read_record_batch(body, schema), inbound.schema, born_us, tag_us)
         return QueuedBuffer(inbound.edge.port, data, born_us, frame.items, len(frame.body), began, tag_us)
+
+
+def _hand_on(operator: Operator, buffer: QueuedBuffer) -> None:
+    if operator.queue is None:
+        operator.work(buffer)
+    else:
+        operator.queue.put(buffer)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from headrace.errors import CorruptionError
+from headrace.runtime.ownership import Table
 from headrace.runtime.wire.frames import Frame, Kind
 from headrace.tokens import Token
 
@@ -19,13 +20,15 @@ class CutMark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One sender's mark for one receiver. ``end``: nothing follows.
 
     By edge: ``sequences`` are the numbers of the last buffers before it, ``watermarks`` how far the sender's output has
-    come; an edge that is missing there has none.
+    come; an edge that is missing there has none. ``tables`` say who owns the slices of a stage from the cut on, where that
+    changes.
     """
 
     token: Token
     end: bool
     sequences: dict[int, int]
     watermarks: dict[int, int]
+    tables: dict[int, Table] = {}
 
     def frame(self, sender: int) -> Frame:
         """The mark as it is sent."""

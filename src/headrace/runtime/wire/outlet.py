@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
 from headrace.graph.windowing import NEVER_US
 from headrace.runtime.clock import now_us
 from headrace.runtime.orders import NO_ORDERS, Orders
+from headrace.runtime.ownership import Table
 from headrace.runtime.plan import JobPlan, Ticket
 from headrace.runtime.wire.auditcounts import Counts
 from headrace.runtime.wire.channelmeter import Stamp
@@ -47,7 +48,7 @@ class Outlet:
         """A new attempt, as which of the stage's subtasks; it starts with the orders of its ticket."""
         self._index = index
         for edge in self._edges:
-            edge.begin(index, ticket.places, self._active)
+            edge.begin(index, ticket.table, self._active)
         if self.links is not None:
             self.links.begin()
         self.obey(ticket.orders)
@@ -103,8 +104,11 @@ class Outlet:
         if self._moved:
             self._move()
 
-    def cut(self, token: Token, *, end: bool) -> Iterator[pa.RecordBatch]:
-        """Rows with all that is open, and behind it, in the same row for each receiver, the mark of a cut."""
+    def cut(self, token: Token, *, end: bool, tables: Mapping[int, Table]) -> Iterator[pa.RecordBatch]:
+        """Rows with all that is open, and behind it, in the same row for each receiver, the mark of a cut.
+
+        What is put in from now on goes where ``tables`` say.
+        """
         if not self._edges:
             return
         rows = self._flushed(self._edges)
@@ -113,7 +117,10 @@ class Outlet:
         watermarks = {edge.edge.id: edge.told_us for edge in self._edges if edge.told_us > NEVER_US}
         for receiver in [self._index] if inside else self._edges[0].targets:
             sequences = {edge.edge.id: edge.sequences[receiver] for edge in self._edges}
-            rows[receiver].append(CutMark(token, end, sequences, watermarks).frame(sender).encode())
+            rows[receiver].append(CutMark(token, end, sequences, watermarks, dict(tables)).frame(sender).encode())
+        if (table := tables.get(self._stage.index + 1)) is not None:
+            for edge in self._edges:
+                edge.route(table)
         yield from self._rows(rows)
         if self._moved:
             self._move()

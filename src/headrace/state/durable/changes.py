@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 
-from headrace.state.hashing import U64, row_stamps
+from headrace.state.hashing import U64, hash_columns, row_stamps
 
 PANE = "__pane"
 """The column that says to which pane a row belongs, in stores that have panes."""
@@ -72,8 +72,17 @@ class Store(Protocol):
         ...
 
     def load(self, slice: int, image: pa.RecordBatch, digest: Digest) -> None:
-        """Take over a slice's rows (identity columns last) as of ``digest``."""
+        """Take over a slice's rows (identity columns last) as of ``digest``; others may be at work here already."""
         ...
+
+    def give_away(self, slices: frozenset[int]) -> None:
+        """Forget slices that are another subtask's from now on: right after ``swap``, and nothing is told of it."""
+        ...
+
+
+def ids_of(columns: list[pa.Array]) -> tuple[U64, U64]:
+    """Identities of rows that are told apart by some columns."""
+    return hash_columns(columns, 0), hash_columns(columns, 1)
 
 
 def with_ids(batch: pa.RecordBatch, ids: tuple[U64, U64]) -> pa.RecordBatch:
@@ -98,10 +107,10 @@ def no_ids() -> pa.RecordBatch:
     return id_batch((empty, empty))
 
 
-def total(stamps: tuple[U64, U64]) -> Digest:
-    """Sum of row stamps."""
-    with np.errstate(over="ignore"):
-        return int(stamps[0].sum(dtype=np.uint64)), int(stamps[1].sum(dtype=np.uint64))
+def total(stamps: U64) -> Digest:
+    """Sum of row stamps, two for each row."""
+    one, two = stamps.sum(axis=0, dtype=np.uint64).tolist()
+    return one, two
 
 
 def plus(one: Digest, other: Digest, sign: int = 1) -> Digest:
@@ -154,9 +163,14 @@ def _ended(panes: npt.NDArray[np.int64], put_by: npt.NDArray[np.int64], ended: d
     return gone
 
 
+def stamps_of(rows: pa.RecordBatch) -> U64:
+    """Stamps of what rows hold; their identities follow from that, or are checked with the block they are in."""
+    return row_stamps(rows.drop_columns(list(ID_COLUMNS)))
+
+
 def digest_of(image: pa.RecordBatch) -> Digest:
     """The digest of a slice's rows."""
-    return total(row_stamps(image)) if image.num_rows else ZERO_DIGEST
+    return total(stamps_of(image))
 
 
 def split_by_slice(slices: npt.NDArray[np.uint16]) -> list[tuple[int, npt.NDArray[np.int64]]]:

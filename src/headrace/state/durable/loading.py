@@ -8,7 +8,7 @@ from functools import partial
 import pyarrow as pa
 
 from headrace.errors import CorruptionError
-from headrace.state.durable.changes import Store, digest_of, merge_chain
+from headrace.state.durable.changes import Store, digest_of, merge_chain, no_ids
 from headrace.state.durable.manifest import Manifest, SliceVersion
 from headrace.state.durable.segments import read_block
 from headrace.state.durable.storage import Storage
@@ -56,7 +56,27 @@ def read_manifest(storage: Storage, entry: int, version: Token) -> Manifest:
 def read_slice(storage: Storage, step: str, slice: int, version: SliceVersion) -> pa.RecordBatch:
     """A slice's rows, or CorruptionError naming the block or slice that is not what was written."""
     blocks = [read_block(storage, ref, step, slice) for ref in version.blocks]
-    image = merge_chain([puts for puts, _ in blocks], [deletes for _, deletes in blocks])
+    return _merged(step, slice, version, [puts for puts, _ in blocks], [deletes for _, deletes in blocks])
+
+
+def read_slice_from(
+    storage: Storage, step: str, slice: int, known: SliceVersion, image: pa.RecordBatch, version: SliceVersion
+) -> pa.RecordBatch:
+    """The same where an earlier version's ``image`` is at hand: only what came after it is read, if it was only added to."""
+    upto = len(known.blocks)
+    if version.blocks[:upto] != known.blocks:
+        return read_slice(storage, step, slice, version)
+    if version == known:
+        return image
+    blocks = [read_block(storage, ref, step, slice) for ref in version.blocks[upto:]]
+    puts, deletes = [image, *(puts for puts, _ in blocks)], [no_ids(), *(deletes for _, deletes in blocks)]
+    return _merged(step, slice, version, puts, deletes)
+
+
+def _merged(
+    step: str, slice: int, version: SliceVersion, puts: list[pa.RecordBatch], deletes: list[pa.RecordBatch]
+) -> pa.RecordBatch:
+    image = merge_chain(puts, deletes)
     if digest_of(image) != version.digest:
         names = ", ".join(ref.file for ref in version.blocks)
         raise CorruptionError(f"slice {slice} of step {step!r} does not have its digest after merging {names}")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+import msgspec
+
 from headrace.connect.sink import Staged
 from headrace.errors import ProtocolError
 from headrace.state.durable.changes import ZERO_DIGEST, Digest
@@ -15,8 +17,7 @@ SliceKey = tuple[str, int]
 """A store's name (a step's, with ``#part`` if it has several) and a slice number."""
 
 
-@dataclass(frozen=True, slots=True)
-class SliceVersion:
+class SliceVersion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One slice at one version: its digest, and the blocks it is made of, base first."""
 
     digest: Digest
@@ -40,9 +41,9 @@ class Rewrite:
 class Manifest:
     """The whole state after a cut, and what was staged between ``base``, the cut before it, and this one.
 
-    ``watermarks`` are those that arrive at a stage, by ``"stage:edge"``. ``exhausted``: no source will read more. ``end``:
-    the cut was a batch's last, of the user's streaming query that batch of Spark's, if there is one. ``at_us`` is the
-    driver's time.
+    ``watermarks`` are how far the edges have come that arrive at a stage, by ``"step → step:port"``: what they have closed is
+    closed in every attempt that starts here. ``exhausted``: no source will read more. ``end``: the cut was a batch's last,
+    of the user's streaming query that batch of Spark's, if there is one. ``at_us`` is the driver's time.
     """
 
     token: Token
@@ -83,10 +84,7 @@ def next_manifest(
     follows = base.token.cut + 1 if base is not None else 1
     if token.cut != follows:
         raise ProtocolError(f"{token} does not follow {base.token if base is not None else 'an empty state'}")
-    slices = dict(base.slices) if base is not None else {}
-    for change in changes:
-        key = (change.step, change.slice)
-        slices[key] = _changed(slices.get(key, _EMPTY), change, token)
+    slices = changed_slices(base.slices if base is not None else {}, changes, token)
     for rewrite in rewrites:
         key = (rewrite.step, rewrite.slice)
         if key in slices:
@@ -102,6 +100,17 @@ def next_manifest(
         batch,
         at_us,
     )
+
+
+def changed_slices(
+    slices: Mapping[SliceKey, SliceVersion], changes: Iterable[StoredChange], token: Token
+) -> dict[SliceKey, SliceVersion]:
+    """Slices after the changes of an interval, of each slice oldest first; ProtocolError if one was not made to them."""
+    after = dict(slices)
+    for change in changes:
+        key = (change.step, change.slice)
+        after[key] = _changed(after.get(key, _EMPTY), change, token)
+    return after
 
 
 def _changed(version: SliceVersion, change: StoredChange, token: Token) -> SliceVersion:

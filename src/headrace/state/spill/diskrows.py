@@ -33,9 +33,10 @@ from headrace.state.durable.changes import (
     pane_batch,
     plus,
     split_by_slice,
+    stamps_of,
     total,
 )
-from headrace.state.hashing import U64, row_stamps
+from headrace.state.hashing import U64
 from headrace.state.spill.blocks import whole_words
 from headrace.state.spill.rowwords import row_format
 
@@ -180,7 +181,10 @@ class DiskRows:
         self._flush()
         self._write(image.select(self._file_schema.names), new=False)
         self._next = max(self._next, int(image.column(ID_COLUMNS[1]).to_numpy().max()) + 1)
-        self._add_pane_digests(slice, image.column(PANE).to_numpy(), row_stamps(image))
+        self._add_pane_digests(slice, image.column(PANE).to_numpy(), stamps_of(image))
+
+    def give_away(self, slices: frozenset[int]) -> None:
+        raise StateError("rows on disk are not kept by slice: steps with a memory bound change hands at a restart only")
 
     def close(self) -> None:
         """Remove the files, and the process's own directory with the last of them."""
@@ -277,18 +281,17 @@ class DiskRows:
         """Add the rows to the digests."""
         if not rows.num_rows:
             return
-        stamps, panes = row_stamps(rows), rows.column(PANE).to_numpy()
+        stamps, panes = stamps_of(rows), rows.column(PANE).to_numpy()
         for slice, at in by_slice.items():
-            mine = stamps[0][at], stamps[1][at]
-            self._digests[slice] = plus(self._digests.get(slice, ZERO_DIGEST), total(mine))
-            self._add_pane_digests(slice, panes[at], mine)
+            self._digests[slice] = plus(self._digests.get(slice, ZERO_DIGEST), total(stamps[at]))
+            self._add_pane_digests(slice, panes[at], stamps[at])
 
-    def _add_pane_digests(self, slice: int, panes: npt.NDArray[np.int64], stamps: tuple[U64, U64]) -> None:
+    def _add_pane_digests(self, slice: int, panes: npt.NDArray[np.int64], stamps: U64) -> None:
         for pane in np.unique(panes).tolist():
             of_pane = panes == pane
             key = (slice, pane)
             before = self._pane_digests.get(key, ZERO_DIGEST)
-            self._pane_digests[key] = plus(before, total((stamps[0][of_pane], stamps[1][of_pane])))
+            self._pane_digests[key] = plus(before, total(stamps[of_pane]))
 
     def _bury(self) -> dict[int, list[int]]:
         """Take ended panes out of the digests; per slice, the panes to delete."""

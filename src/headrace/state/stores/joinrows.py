@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.state.durable.changes import (
     ID_BYTES,
@@ -18,10 +19,11 @@ from headrace.state.durable.changes import (
     no_ids,
     plus,
     split_by_slice,
+    stamps_of,
     total,
     with_ids,
 )
-from headrace.state.hashing import U64, row_stamps
+from headrace.state.hashing import U64
 
 SLICE = "__slice"
 
@@ -76,11 +78,11 @@ class RowStore:
             deletes, put = no_ids(), puts.slice(0, 0)
             if slice in grave_at:
                 gone = graves.take(pa.array(grave_at[slice]))
-                digest = plus(digest, total(row_stamps(gone)), -1)
+                digest = plus(digest, total(stamps_of(gone)), -1)
                 deletes = id_batch(_ids(gone))
             if slice in put_at:
                 put = puts.take(pa.array(put_at[slice]))
-                digest = plus(digest, total(row_stamps(put)))
+                digest = plus(digest, total(stamps_of(put)))
             self._digests[slice] = digest
             changes.append(Change(slice, put, deletes, parent, digest))
         self._new.clear()
@@ -98,6 +100,14 @@ class RowStore:
     def dirty_bytes(self) -> int:
         new_bytes = int(sum(batch.nbytes for batch in self._new))
         return new_bytes + ID_BYTES * int(sum(batch.num_rows for batch in self._graves))
+
+    def give_away(self, slices: frozenset[int]) -> None:
+        gone = pa.array(sorted(slices), pa.uint16())
+        for pane, batches in list(self._batches.items()):
+            kept = [batch.filter(pc.invert(pc.is_in(batch.column(SLICE), gone))) for batch in batches]
+            self._batches[pane] = [batch for batch in kept if batch.num_rows]
+            if not self._batches[pane]:
+                del self._batches[pane]
 
     def load(self, slice: int, image: pa.RecordBatch, digest: Digest) -> None:
         self._digests[slice] = digest

@@ -24,13 +24,14 @@ from headrace.state.durable.changes import (
     Digest,
     Pending,
     id_batch,
+    ids_of,
     plus,
     split_by_slice,
+    stamps_of,
     total,
     with_ids,
 )
 from headrace.state.grouping import Key
-from headrace.state.hashing import hash_columns, row_stamps
 from headrace.state.plain import pack, unpack
 
 _SCHEMA = pa.schema(
@@ -40,7 +41,6 @@ _NO_SUB = pack(None)
 _ENTRY_BYTES = 400
 """What an entry takes, roughly: its place in the dictionary, three small byte strings, two tuples. Long values take
 more; counting them would cost time at every change."""
-_NO_STAMPS = (np.zeros(0, np.uint64), np.zeros(0, np.uint64))
 Flat = tuple[str, bytes, bytes]
 Entry = tuple[bytes, int]
 """A value's bytes, and its place among the entries of its name and key: the order in which they came."""
@@ -148,6 +148,22 @@ class KeyedStore:
             if sub != _NO_SUB:
                 self._subs.setdefault((name, key), {})[sub] = None
 
+    def give_away(self, slices: frozenset[int]) -> None:
+        keys = list({flat[1]: None for flat in self._entries})
+        gone = {key for key, slice in zip(keys, self._slices_of_packed(keys)) if slice in slices}
+        for flat in [flat for flat in self._entries if flat[1] in gone]:
+            del self._entries[flat]
+        for name_key in [name_key for name_key in self._subs if name_key[1] in gone]:
+            del self._subs[name_key]
+
+    def all_in(self, name: str, slices: frozenset[int]) -> Iterator[tuple[Key, Any, Any]]:
+        """Like ``all_of``, of some slices only."""
+        found = [(key, sub, value) for (entry, key, sub), (value, _) in self._entries.items() if entry == name]
+        of = self._slices_of_packed([key for key, _, _ in found])
+        for (key, sub, value), slice in zip(found, of):
+            if slice in slices:
+                yield unpack(key), unpack(sub), unpack(value)
+
     def _flat(self, name: str, key: Key, sub: Any) -> Flat:
         return name, self._packed(key), _NO_SUB if sub is None else pack(sub)
 
@@ -165,14 +181,14 @@ class KeyedStore:
     ) -> list[Change]:
         """Entries as they were and as they are, by slice."""
         befores, puts = _batch(old), _batch(new)
-        old_stamps, new_stamps = (row_stamps(rows) if rows.num_rows else _NO_STAMPS for rows in (befores, puts))
+        old_stamps, new_stamps = stamps_of(befores), stamps_of(puts)
         old_at, new_at = (dict(split_by_slice(self._slices(entries))) for entries in (old, new))
         changes, nothing = [], np.zeros(0, np.int64)
         for slice in sorted(old_at.keys() | new_at.keys()):
             was, now = old_at.get(slice, nothing), new_at.get(slice, nothing)
             parent = self._digests.get(slice, ZERO_DIGEST)
-            digest = plus(parent, total((old_stamps[0][was], old_stamps[1][was])), -1)
-            digest = self._digests[slice] = plus(digest, total((new_stamps[0][now], new_stamps[1][now])))
+            digest = plus(parent, total(old_stamps[was]), -1)
+            digest = self._digests[slice] = plus(digest, total(new_stamps[now]))
             dead = befores.take(pa.array(was[gone[was]]))
             deletes = id_batch((dead.column(ID_COLUMNS[0]).to_numpy(), dead.column(ID_COLUMNS[1]).to_numpy()))
             changes.append(Change(slice, puts.take(pa.array(now)), deletes, parent, digest))
@@ -180,8 +196,11 @@ class KeyedStore:
 
     def _slices(self, entries: list[tuple[Flat, Entry]]) -> npt.NDArray[np.uint16]:
         keys = list({flat[1]: None for flat, _ in entries})
-        slice_of = dict(zip(keys, self._slices_of([unpack(key) for key in keys]))) if keys else {}
+        slice_of = dict(zip(keys, self._slices_of_packed(keys)))
         return np.array([slice_of[flat[1]] for flat, _ in entries], np.uint16)
+
+    def _slices_of_packed(self, keys: list[bytes]) -> list[int]:
+        return self._slices_of([unpack(key) for key in keys]) if keys else []
 
     def _check_unset_mutations(self) -> None:
         """Debug mode: a value that was read, changed in place and not set would be lost."""
@@ -207,4 +226,4 @@ def _batch(entries: list[tuple[Flat, Entry]]) -> pa.RecordBatch:
     if not entries:
         empty = np.zeros(0, np.uint64)
         return with_ids(batch, (empty, empty))
-    return with_ids(batch, (hash_columns(columns[:3], 0), hash_columns(columns[:3], 1)))
+    return with_ids(batch, ids_of(columns[:3]))

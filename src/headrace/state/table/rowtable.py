@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.state.durable.changes import ID_BYTES, ID_COLUMNS, PANE, Change, Digest, Pending, with_ids
+from headrace.state.durable.changes import ID_BYTES, ID_COLUMNS, PANE, Change, Digest, Pending
 from headrace.state.grouping import Rows
-from headrace.state.hashing import U64, hash_columns, row_stamps, slices_of
+from headrace.state.hashing import row_stamps, slices_of
 from headrace.state.index.keyindex import Admission, KeyIndex
 from headrace.state.index.policies import INC, ResidencyPolicy
 from headrace.state.table.aggregates import Accumulator
@@ -90,7 +90,7 @@ class GroupTable:
         self.key_fields, self._accumulators, self._slices = keys, list(accumulators), slices
         self.extras: dict[str, Rows] = {name: np.zeros(0, np.int64) for name in extras}
         self.index = KeyIndex(keys, slots=slots, policy=policy)
-        self._tracking = Tracking()
+        self._tracking = Tracking(slices)
         self._capacity, self._max = 0, slots or 2**62
         self.overflow: Callable[[pa.RecordBatch], None] = nowhere
         self.dropping: Callable[[Rows], None] = unnoticed
@@ -238,7 +238,7 @@ class GroupTable:
 
     def export(self, rows: Rows) -> pa.RecordBatch:
         """Rows as partials."""
-        columns = [pa.array(self.pane_of(rows)), *self.key_columns(rows)]
+        columns = self._identity(rows)
         for accumulator in self._accumulators:
             columns += accumulator.export(rows)
         columns += [pa.array(column[rows]) for column in self.extras.values()]
@@ -253,10 +253,8 @@ class GroupTable:
         return self.swap()()
 
     def swap(self) -> Pending:
-        return self._tracking.swap(
-            lambda rows: with_ids(self.export(rows), self._ids(rows)),
-            lambda rows: slices_of(self.key_columns(rows), self._slices),
-        )
+        n_id = 1 + len(self.key_fields)
+        return self._tracking.swap(self.export, lambda rows: slices_of(self.key_columns(rows), self._slices), n_id)
 
     def dirty_bytes(self) -> int:
         row_bytes = _COLUMN_BYTES * len(self.partial_schema) + ID_BYTES
@@ -270,7 +268,7 @@ class GroupTable:
         admission = self.admit(columns[1 : 1 + n_keys], columns[0].to_numpy(zero_copy_only=False))
         ids, stamps = (
             (image.column(ID_COLUMNS[0]).to_numpy(), image.column(ID_COLUMNS[1]).to_numpy()),
-            row_stamps(image),
+            row_stamps(partial),
         )
         kept = admission.rows >= 0
         rows, taken = admission.rows[kept], partial if kept.all() else partial.filter(pa.array(kept))
@@ -278,17 +276,30 @@ class GroupTable:
         self._merge(rows, taken.columns[1 + n_keys : first_extra])
         for extra, column in zip(self.extras.values(), taken.columns[first_extra:]):
             extra[rows] = column.to_numpy(zero_copy_only=False)
-        self._tracking.loaded(slice, digest, rows, (stamps[0][kept], stamps[1][kept]))
+        self._tracking.loaded(slice, digest, rows, stamps[kept])
         if not kept.all():
             gone = ~kept
-            self._tracking.refuse(slice, (ids[0][gone], ids[1][gone]), (stamps[0][gone], stamps[1][gone]))
+            self._tracking.refuse(slice, (ids[0][gone], ids[1][gone]), stamps[gone])
             self.overflow(partial.filter(pa.array(gone)))
         if len(admission.evicted):
             self.overflow(self.export(admission.evicted))
             self.release(admission.evicted)
 
+    def rows_of_slices(self, slices: frozenset[int]) -> Rows:
+        """The rows of some slices, right after they were stored or loaded."""
+        return self._tracking.rows_of(slices)
+
+    def give_away(self, slices: frozenset[int]) -> None:
+        rows = self.rows_of_slices(slices)
+        self._tracking.forget(rows)
+        self._reset(rows)
+        self.index.drop(rows)
+
     def _wipe(self, rows: Rows) -> None:
-        self._tracking.bury(rows, self._ids)
+        self._tracking.bury(rows, self._identity)
+        self._reset(rows)
+
+    def _reset(self, rows: Rows) -> None:
         for accumulator in self._accumulators:
             accumulator.reset(rows)
         for column in self.extras.values():
@@ -301,9 +312,8 @@ class GroupTable:
             accumulator.merge(rows, columns[at : at + width])
             at += width
 
-    def _ids(self, rows: Rows) -> tuple[U64, U64]:
-        columns = [pa.array(self.pane_of(rows)), *self.key_columns(rows)]
-        return hash_columns(columns, 0), hash_columns(columns, 1)
+    def _identity(self, rows: Rows) -> list[pa.Array]:
+        return [pa.array(self.pane_of(rows)), *self.key_columns(rows)]
 
     def _grow(self, capacity: int) -> None:
         self._capacity = capacity

@@ -16,16 +16,20 @@ from headrace.state.durable.changes import (
     Digest,
     Pending,
     id_batch,
+    ids_of,
     no_ids,
     plus,
     split_by_slice,
     total,
+    with_ids,
 )
 from headrace.state.grouping import Rows
 from headrace.state.hashing import U64, row_stamps
+from headrace.state.rowhash import order_by_slice
 
 Slices = npt.NDArray[np.uint16]
-
+Stamps = U64
+"""Two for each row."""
 
 _GRAVE_BYTES = 34
 """Slice, identity and stamps of a row that was stored and is gone."""
@@ -38,12 +42,13 @@ class Tracking:
     then dropped leaves a grave: its identity has to be deleted.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, slices: int) -> None:
+        self._slices = slices
         self._slice = np.zeros(0, np.uint16)
         self.dirty = np.zeros(0, bool)
         self._stored = np.zeros(0, bool)
-        self._stamps = np.zeros((2, 0), np.uint64)
-        self._graves: list[tuple[Slices, U64, U64, U64, U64]] = []
+        self._stamps = np.zeros((0, 2), np.uint64)
+        self._graves: list[tuple[Slices, U64, U64, Stamps]] = []
         self._digests: dict[int, Digest] = {}
 
     def grow(self, capacity: int) -> None:
@@ -51,7 +56,7 @@ class Tracking:
         self._slice = np.concatenate((self._slice, np.zeros(more, np.uint16)))
         self.dirty = np.concatenate((self.dirty, np.zeros(more, bool)))
         self._stored = np.concatenate((self._stored, np.zeros(more, bool)))
-        self._stamps = np.concatenate((self._stamps, np.zeros((2, more), np.uint64)), axis=1)
+        self._stamps = np.concatenate((self._stamps, np.zeros((more, 2), np.uint64)))
 
     @property
     def nbytes(self) -> int:
@@ -71,65 +76,82 @@ class Tracking:
     def grave_bytes(self) -> int:
         return ID_BYTES * sum(len(grave[0]) for grave in self._graves)
 
-    def bury(self, rows: Rows, ids_of: Callable[[Rows], tuple[U64, U64]]) -> None:
-        """Rows are about to be dropped."""
+    def bury(self, rows: Rows, identity: Callable[[Rows], list[pa.Array]]) -> None:
+        """Rows are about to be dropped; ``identity`` gives the columns that they are known by."""
         stored = rows[self._stored[rows]]
         if len(stored):
-            stamps = self._stamps[0, stored], self._stamps[1, stored]
-            self._graves.append((self._slice[stored], *ids_of(stored), *stamps))
+            self._graves.append((self._slice[stored], *ids_of(identity(stored)), self._stamps[stored]))
         self.dirty[rows] = self._stored[rows] = False
+        self._stamps[rows] = 0
 
-    def refuse(self, slice: int, ids: tuple[U64, U64], stamps: tuple[U64, U64]) -> None:
+    def refuse(self, slice: int, ids: tuple[U64, U64], stamps: Stamps) -> None:
         """Stored rows of a slice that find no room here: they are deleted with the next change."""
-        self._graves.append((np.full(len(ids[0]), slice, np.uint16), *ids, *stamps))
+        self._graves.append((np.full(len(ids[0]), slice, np.uint16), *ids, stamps))
 
-    def swap(self, puts_of: Callable[[Rows], pa.RecordBatch], slices_of: Callable[[Rows], Slices]) -> Pending:
-        """Set aside what changed since the last call; ``puts_of`` exports rows with their identities.
+    def swap(self, export: Callable[[Rows], pa.RecordBatch], slices_of: Callable[[Rows], Slices], n_id: int) -> Pending:
+        """Set aside what changed since the last call: ``export`` copies rows, of which the first ``n_id`` columns are what
+        they are known by.
 
-        What it means for each slice is worked out when the changes are asked for.
+        Only what must be of this moment is done at once. What it means for each slice is worked out when the changes are
+        asked for.
         """
         rows = np.flatnonzero(self.dirty)
-        fresh = ~self._stored[rows]
-        self._slice[rows[fresh]] = slices_of(rows[fresh])
-        puts = puts_of(rows)
-        stamps = row_stamps(puts) if len(rows) else (np.zeros(0, np.uint64), np.zeros(0, np.uint64))
-        before = self._stamps[:, rows]
-        before[:, fresh] = 0
+        fresh = rows[~self._stored[rows]]
+        self._slice[fresh] = slices_of(fresh)
+        puts, slices, before = export(rows), self._slice[rows], self._stamps[rows]
+        stamps = row_stamps(puts)
         graves = [np.concatenate(parts) for parts in zip(*self._graves)] if self._graves else None
-        slices = self._slice[rows]
-        self._stamps[0, rows], self._stamps[1, rows] = stamps
+        self._stamps[rows] = stamps
         self._stored[rows] = True
         self.dirty[rows] = False
         self._graves.clear()
-        return lambda: self._changes(slices, puts, (before[0], before[1]), stamps, graves)
 
-    def _changes(
-        self, slices: Slices, puts: pa.RecordBatch, before: tuple[U64, U64], stamps: tuple[U64, U64],
-        graves: list[npt.NDArray[Any]] | None,
-    ) -> list[Change]:  # fmt: skip
-        """Rows as they are, their stamps before and after, and rows that are gone, by slice."""
-        by_slice = dict(split_by_slice(slices))
-        dead = dict(split_by_slice(graves[0])) if graves is not None else {}
-        changes = []
-        for slice in sorted(by_slice.keys() | dead.keys()):
-            digest = parent = self._digests.get(slice, ZERO_DIGEST)
-            deletes, put = no_ids(), puts.slice(0, 0)
-            if graves is not None and slice in dead:
-                at = dead[slice]
-                digest = plus(digest, total((graves[3][at], graves[4][at])), -1)
-                deletes = id_batch((graves[1][at], graves[2][at]))
-            if slice in by_slice:
-                at = by_slice[slice]
-                digest = plus(digest, total((before[0][at], before[1][at])), -1)
-                digest = plus(digest, total((stamps[0][at], stamps[1][at])))
-                put = puts.take(pa.array(at))
-            self._digests[slice] = digest
-            changes.append(Change(slice, put, deletes, parent, digest))
+        def changes() -> list[Change]:
+            order, starts = self._by_slice(slices)
+            ordered = puts.take(pa.array(order))
+            identified = with_ids(ordered, ids_of(ordered.columns[:n_id]))
+            return self._changes(starts, identified, (stamps - before)[order], graves)
+
         return changes
 
-    def loaded(self, slice: int, digest: Digest, rows: Rows, stamps: tuple[U64, U64]) -> None:
+    def _by_slice(self, slices: Slices) -> tuple[Rows, Rows]:
+        """Rows' numbers in the order of their slices, and where those of each slice begin."""
+        starts, order = np.empty(self._slices + 1, np.int64), np.empty(len(slices), np.int64)
+        order_by_slice(slices, starts, order)
+        return order, starts
+
+    def _changes(
+        self, starts: Rows, puts: pa.RecordBatch, stamps: Stamps, graves: list[npt.NDArray[Any]] | None
+    ) -> list[Change]:
+        """Rows as they are, slice by slice, what their stamps have changed by, and rows that are gone."""
+        dead = dict(split_by_slice(graves[0])) if graves is not None else {}
+        changes = []
+        for slice in sorted({*np.flatnonzero(np.diff(starts)).tolist(), *dead}):
+            start, end = int(starts[slice]), int(starts[slice + 1])
+            parent = self._digests.get(slice, ZERO_DIGEST)
+            digest, deletes = plus(parent, total(stamps[start:end])), no_ids()
+            if graves is not None and slice in dead:
+                at = dead[slice]
+                digest = plus(digest, total(graves[3][at]), -1)
+                deletes = id_batch((graves[1][at], graves[2][at]))
+            self._digests[slice] = digest
+            changes.append(Change(slice, puts.slice(start, end - start), deletes, parent, digest))
+        return changes
+
+    def rows_of(self, slices: frozenset[int]) -> Rows:
+        """The stored rows of some slices, ascending."""
+        wanted = np.zeros(self._slices, bool)
+        wanted[list(slices)] = True
+        return np.flatnonzero(wanted[self._slice] & self._stored)
+
+    def forget(self, rows: Rows) -> None:
+        """Rows are about to be dropped, and are another's to tell of."""
+        self.dirty[rows] = self._stored[rows] = False
+        self._stamps[rows] = 0
+
+    def loaded(self, slice: int, digest: Digest, rows: Rows, stamps: Stamps) -> None:
         """Rows of a slice are just what is stored."""
         self._digests[slice], self._slice[rows] = digest, slice
-        self._stamps[0, rows], self._stamps[1, rows] = stamps
+        self._stamps[rows] = stamps
         self._stored[rows] = True
         self.dirty[rows] = False
