@@ -56,6 +56,7 @@ from headrace.runtime.messages import (
     ToWorker,
 )
 from headrace.runtime.plan import Description, JobPlan
+from headrace.state.copies.nearest import NOTHING_LOADED
 from headrace.state.durable.manifest import Manifest
 from headrace.state.durable.versionlog import CutEntry, Entry, Opened
 from headrace.testing import scripted
@@ -176,14 +177,14 @@ class Driven:
     # What workers do.
 
     def hello(self, place: Place, *, batch: int = 0, query: int | None = None, **more: Any) -> list[Instruction]:
-        said = Hello(*place, query if query is not None else self.machine.query, batch, None, "here", 1, 2)
+        said = Hello(*place, query if query is not None else self.machine.query, batch, None, "here", 1, 2, None)
         return self.hear(place, replace(said, **more))
 
     def join(self, batch: int = 0) -> list[Instruction]:
         return [one for place in self.places for one in self.hello(place, batch=batch)]
 
     def load(self) -> list[Instruction]:
-        return [one for place in self.places for one in self.hear(place, Loaded(*place, self.attempt))]
+        return [one for place in self.places for one in self.hear(place, Loaded(*place, self.attempt, NOTHING_LOADED))]
 
     def run(self, batch: int = 0) -> Driven:
         """Until sources are let go."""

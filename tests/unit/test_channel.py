@@ -34,11 +34,12 @@ from headrace.runtime.messages import (
 )
 from headrace.runtime.orders import NO_ORDERS, Orders
 from headrace.runtime.plan import Description, Ticket
+from headrace.state.copies.nearest import NOTHING_LOADED
 from headrace.tokens import Attempt
 
 ATTEMPT = Attempt(1, 2)
-TICKET = Ticket(ATTEMPT, None, 0, (0,), (0, 1), Orders(3, {(0, 1): 5}, {}, {}, None, None))
-HELLO = Hello(1, 0, query=1, batch=2, inventory=Inventory(None, (0,)), host="here", daemon=1, pid=2)
+TICKET = Ticket(ATTEMPT, None, 0, (0,), (0, 1), Orders(3, {(0, 1): 5}, {}, {}, None, None), (), {}, {})
+HELLO = Hello(1, 0, query=1, batch=2, inventory=Inventory(None, (0,)), host="here", daemon=1, pid=2, node=None)
 
 
 def _server(received: list[ToDriver]) -> ChannelServer:
@@ -101,7 +102,7 @@ def test_telling_a_dead_driver_neither_blocks_nor_fails() -> None:
     client = ChannelClient(address)
     try:
         for i in range(5000):  # to wait for a dead driver would be to wait for ever
-            client.tell(Loaded(0, i, ATTEMPT))
+            client.tell(Loaded(0, i, ATTEMPT, NOTHING_LOADED))
         assert client.poll() == []
     finally:
         client.close()
@@ -137,7 +138,7 @@ def test_a_worker_names_a_message_that_it_cannot_read(monkeypatch: pytest.Monkey
     )
     client = ChannelClient(server.address)
     try:
-        client.tell(Loaded(0, 0, ATTEMPT))
+        client.tell(Loaded(0, 0, ATTEMPT, NOTHING_LOADED))
         with pytest.raises(MessageError, match="of kind 'go' was refused"):
             client.wait(Go, 5)
         with pytest.raises(MessageError, match="of kind 'orders' was refused"):
@@ -159,7 +160,7 @@ def test_a_message_that_cannot_be_handled_keeps_no_reply_from_others(caplog: pyt
     client = ChannelClient(server.address)
     try:
         client.tell(HELLO)
-        client.tell(Loaded(0, 0, ATTEMPT))
+        client.tell(Loaded(0, 0, ATTEMPT, NOTHING_LOADED))
         assert client.wait(Planned, 5) == Planned(0, TICKET)
     finally:
         client.close()
@@ -203,7 +204,7 @@ def test_only_what_is_of_the_attempt_is_waited_for() -> None:
     server = ChannelServer("127.0.0.1", lambda sender, message: [(sender, m) for m in (*others, Go(ATTEMPT))])
     client = ChannelClient(server.address)
     try:
-        client.tell(Loaded(0, 0, ATTEMPT))
+        client.tell(Loaded(0, 0, ATTEMPT, NOTHING_LOADED))
         assert client.wait(Go, 5, attempt=ATTEMPT) == Go(ATTEMPT)
         assert client.poll() == others, "the rest is for whoever polls"
     finally:
@@ -217,7 +218,7 @@ def test_a_worker_gives_up_when_its_driver_has_been_silent_for_the_lease() -> No
     patient, client = ChannelClient(server.address), ChannelClient(server.address, lease_s=1.5)
     try:
         for worker in (patient, client):
-            worker.tell(Loaded(0, 0, ATTEMPT))
+            worker.tell(Loaded(0, 0, ATTEMPT, NOTHING_LOADED))
             worker.wait(Go, 5)
         time.sleep(2)  # one that does not look for longer than its lease finds the signs that came meanwhile
         began = time.monotonic()
@@ -241,9 +242,10 @@ import sys, time
 from headrace.channel.client import ChannelClient
 from headrace.channel.keys import Address
 from headrace.runtime.messages import Go, Loaded
+from headrace.state.copies.nearest import NOTHING_LOADED
 from headrace.tokens import Attempt
 client = ChannelClient(Address(sys.argv[1], *(key.encode() for key in sys.argv[2:])))
-client.tell(Loaded(0, 0, Attempt(1, 2)))
+client.tell(Loaded(0, 0, Attempt(1, 2), NOTHING_LOADED))
 client.wait(Go, 10)
 while True:  # a long user function: no report, no poll
     sum(range(1_000_000))

@@ -39,6 +39,7 @@ from headrace.runtime.messages import Fenced, Go, Hello, Loaded, Planned
 from headrace.runtime.orders import NO_ORDERS, Orders
 from headrace.runtime.ownership import owners
 from headrace.runtime.plan import JobPlan
+from headrace.state.copies.nearest import NOTHING_LOADED
 from headrace.state.durable.garbage import collect
 from headrace.state.durable.manifest import Manifest, SliceVersion
 from headrace.state.durable.segments import BlockRef, read_block
@@ -51,7 +52,7 @@ def plan(*subtasks: int) -> JobPlan:
 
 
 def hello(stage: int, index: int = 0, batch: int = 0) -> Hello:
-    return Hello(stage, index, 1, batch, None, "host", 1, 2)
+    return Hello(stage, index, 1, batch, None, "host", 1, 2, None)
 
 
 def of_type(instructions: list[Instruction], kind: type[Any]) -> list[Any]:
@@ -136,7 +137,7 @@ def test_a_driver_that_was_fenced_while_it_opened_publishes_nothing() -> None:
 # processes are used again: a late word of the attempt before fenced those who had begun the next one, again and again
 def test_a_late_message_fences_nobody_who_takes_part() -> None:
     machine = opened_machine(plan(1, 1))
-    late = Loaded(0, 0, Attempt(1, 0))
+    late = Loaded(0, 0, Attempt(1, 0), NOTHING_LOADED)
     assert not told(machine.on(Heard(b"a", late), 0.0), Fenced), "its HELLO may be on its way"
     machine.on(Heard(b"a", hello(0)), 0.0)
     assert not told(machine.on(Heard(b"a", late), 0.0), Fenced)
@@ -152,8 +153,8 @@ def test_who_loaded_in_an_earlier_attempt_has_not_loaded_in_this_one() -> None:
     assert machine.attempt is not None
     machine.members.by_place[1, 0].loaded = True
     machine.members.plan_all(machine.attempt, None, 0, NO_ORDERS)
-    assert not told(machine.on(Heard(b"a", Loaded(0, 0, machine.attempt)), 0.0), Go)
-    assert told(machine.on(Heard(b"b", Loaded(1, 0, machine.attempt)), 0.0), Go) == [b"a", b"b"]
+    assert not told(machine.on(Heard(b"a", Loaded(0, 0, machine.attempt, NOTHING_LOADED)), 0.0), Go)
+    assert told(machine.on(Heard(b"b", Loaded(1, 0, machine.attempt, NOTHING_LOADED)), 0.0), Go) == [b"a", b"b"]
 
 
 # others had their ticket already and waited for a GO that could not come, until their time was out

@@ -44,6 +44,7 @@ from headrace.runtime.messages import (
 from headrace.runtime.orders import NO_ORDERS
 from headrace.runtime.ownership import owners
 from headrace.runtime.plan import Ticket
+from headrace.state.copies.nearest import NOTHING_LOADED
 from headrace.state.durable.versionlog import CutEntry
 from headrace.tokens import Attempt, Token
 
@@ -109,11 +110,11 @@ def test_an_attempt_runs_from_hello_to_go() -> None:
     driven = Driven()
     assert driven.hello(COUNT) == [] and driven.machine.phase == "joining"
     planned = sent(driven.hello(SOURCE), Planned)
-    ticket = Ticket(Attempt(1, 1), None, 0, ALL, (), NO_ORDERS)
+    ticket = Ticket(Attempt(1, 1), None, 0, ALL, (), NO_ORDERS, (), {}, {})
     source = replace(ticket, mine=(0, 1, 2), table=(0,) * len(ALL))
     assert planned == {sender(SOURCE): Planned(1, source), sender(COUNT): Planned(1, ticket)}
-    assert driven.hear(COUNT, Loaded(*COUNT, driven.attempt)) == []
-    asked = driven.hear(SOURCE, Loaded(*SOURCE, driven.attempt))
+    assert driven.hear(COUNT, Loaded(*COUNT, driven.attempt, NOTHING_LOADED)) == []
+    asked = driven.hear(SOURCE, Loaded(*SOURCE, driven.attempt, NOTHING_LOADED))
     assert asked[0] == Began() and sent(asked, Go) == {sender(place): Go(Attempt(1, 1)) for place in driven.places}
     assert driven.machine.state == "running"
 
@@ -122,7 +123,7 @@ def test_an_attempt_runs_from_hello_to_go() -> None:
 def test_a_subtask_that_the_job_does_not_have_takes_no_part(stage: int, index: int) -> None:
     driven = Driven()
     driven.hello(SOURCE)
-    asked = driven.hear(SOURCE, Hello(stage, index, 1, 0, None, "here", 1, 2), by=b"x")
+    asked = driven.hear(SOURCE, Hello(stage, index, 1, 0, None, "here", 1, 2, None), by=b"x")
     assert sent(asked, Fenced) == {b"x": Fenced(1, f"the job has no subtask {index} of stage {stage}")}
     assert len(sent(driven.hello(COUNT), Planned)) == 2, "the attempt goes on"
     driven.load()
@@ -141,11 +142,11 @@ def test_subtasks_keep_the_slices_they_hold() -> None:
 
     for stage in (0, 1):
         for index, inventory in held.items():
-            hello = Hello(stage, index, 1, 0, Inventory(*inventory) if stage else None, "here", 1, 2)
+            hello = Hello(stage, index, 1, 0, Inventory(*inventory) if stage else None, "here", 1, 2, None)
             members.join(sender((stage, index)), hello)
     assert assigned()[2] == 0, "slices stay with who says so first; stale versions do not count"
     assert sorted(Counter(members.tables[1]).values()) == [len(ALL) // 3, len(ALL) // 3, len(ALL) - len(ALL) // 3 * 2]
-    members.join(b"", Hello(1, 0, 1, 0, Inventory(base, (len(ALL),)), "here", 1, 2))
+    members.join(b"", Hello(1, 0, 1, 0, Inventory(base, (len(ALL),)), "here", 1, 2, None))
     assert assigned()[2] == 2, "a slice that there is not is nobody's"
     assigned({1: 2})
     assert sorted(Counter(members.tables[1]).values()) == [len(ALL) // 2] * 2, "divided among fewer subtasks"
@@ -255,12 +256,12 @@ def test_messages_of_another_attempt_change_nothing() -> None:
     for stale in (gone, Token(2, 1, 1), Token(1, 1, 2), Token(1, 2, 1)):
         driven.describe((1, 1), stale)
         driven.hear((1, 1), Aligned(1, 1, stale))
-        driven.hear((1, 1), Loaded(1, 1, stale.by))
+        driven.hear((1, 1), Loaded(1, 1, stale.by, NOTHING_LOADED))
         if stale.by != driven.attempt:
             driven.report((0, 0), exhausted=True, attempt=stale.by)
     for old in (0, 2, 7):
         assert sent(driven.hello((1, 1), query=old), Fenced), "of another query"
-    stranger = driven.hear((1, 1), Loaded(1, 1, token.by), by=b"x")
+    stranger = driven.hear((1, 1), Loaded(1, 1, token.by, NOTHING_LOADED), by=b"x")
     assert sent(stranger, Fenced).keys() == {b"x"}, "not who said HELLO"
     assert repr(driven.machine.cut) == before and not driven.machine.hearing.newest and driven.cuts == []
     assert driven.machine.phase == "running" and driven.all(StopQuery) == []
@@ -452,7 +453,7 @@ def test_who_is_superseded_is_told_by_the_number_of_its_own_query() -> None:
         driven.later(0.2)
     driven.run()
     for attempt, query in ((1, 1), (2, 2), (3, 3)):
-        asked = driven.hear(COUNT, Loaded(*COUNT, Attempt(1, attempt)), by=b"x")
+        asked = driven.hear(COUNT, Loaded(*COUNT, Attempt(1, attempt), NOTHING_LOADED), by=b"x")
         assert sent(asked, Fenced) == {b"x": Fenced(query, "a newer attempt has begun")}
 
 

@@ -28,6 +28,7 @@ from headrace.driver.protocol.events import (
     StopQuery,
 )
 from headrace.runtime.messages import CutOrdered, Fenced, Go, Loaded, Logged, Planned
+from headrace.state.copies.nearest import NOTHING_LOADED
 from headrace.state.durable.manifest import Manifest
 from headrace.state.durable.versionlog import CutEntry, Entry
 from headrace.tokens import Attempt, Token
@@ -45,7 +46,7 @@ def work(driven: Driven, batch: int, **more: Any) -> None:
     """What subtasks do in a batch, stage after stage."""
     for place in driven.places:
         driven.hello(place, batch=batch)
-        driven.hear(place, Loaded(*place, driven.attempt))
+        driven.hear(place, Loaded(*place, driven.attempt, NOTHING_LOADED))
         driven.describe(place, **more)
 
 
@@ -67,10 +68,12 @@ def test_a_batch_is_one_attempt_and_one_cut() -> None:
     asked = driven.hello(SOURCE)
     ticket = sent(asked, Planned)[sender(SOURCE)].ticket
     assert (ticket.attempt, ticket.base, set(ticket.table)) == (Attempt(1, 1), None, {0}), "nobody else has come yet"
-    assert sent(driven.hear(SOURCE, Loaded(*SOURCE, driven.attempt)), Go) == {sender(SOURCE): Go(Attempt(1, 1))}
+    assert sent(driven.hear(SOURCE, Loaded(*SOURCE, driven.attempt, NOTHING_LOADED)), Go) == {
+        sender(SOURCE): Go(Attempt(1, 1))
+    }
     assert driven.describe(SOURCE) == [], "the other stage has not begun"
     driven.hello(COUNT)
-    driven.hear(COUNT, Loaded(*COUNT, driven.attempt))
+    driven.hear(COUNT, Loaded(*COUNT, driven.attempt, NOTHING_LOADED))
     assert driven.describe(COUNT) == [] and driven.cuts == [], "Spark's job is the barrier"
     driven.now_s += 3.0
     asked = driven.tell(BatchWorked(0))
@@ -176,7 +179,9 @@ def test_a_subtask_of_another_batch_takes_no_part() -> None:
     driven.tell(BatchBegins(3, known=False))
     assert sent(driven.hello(SOURCE, batch=2), Fenced)
     assert sent(driven.hello(SOURCE, batch=3), Planned)
-    assert sent(driven.hear(SOURCE, Loaded(*SOURCE, Attempt(1, 7))), Fenced) == {}, "it takes part in this one by now"
+    assert sent(driven.hear(SOURCE, Loaded(*SOURCE, Attempt(1, 7), NOTHING_LOADED)), Fenced) == {}, (
+        "it takes part in this one by now"
+    )
 
 
 # fault plan 3

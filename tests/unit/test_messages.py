@@ -35,6 +35,7 @@ from headrace.runtime.messages import (
     read_as_worker,
 )
 from headrace.runtime.orders import NO_ORDERS
+from headrace.state.copies.nearest import NOTHING_LOADED
 from headrace.tokens import Attempt, Token
 
 FROM_WORKER, FROM_DRIVER = get_args(ToDriver), get_args(ToWorker)
@@ -337,7 +338,7 @@ def test_a_message_that_cannot_be_handled_takes_no_other_with_it(caplog: pytest.
 
     server = ChannelServer("127.0.0.1", take)
     try:
-        data = encode(Loaded(0, 0, Attempt(1, 1)))
+        data = encode(Loaded(0, 0, Attempt(1, 1), NOTHING_LOADED))
         assert server._handle(b"bad", data) == []
         assert server._handle(b"good", data) == [(b"good", Logged(Token(1, 1, 1)))]
     finally:

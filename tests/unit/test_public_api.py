@@ -87,7 +87,7 @@ def test_settings_that_may_be_nothing() -> None:
 def test_old_and_misspelt_settings_say_what_was_meant() -> None:
     for wrong, meant in (("cut", "flush"), ("report_s", "report"), ("paralelism", "parallelism")):
         with pytest.raises(
-            hr.ConfigError, match=rf"unknown setting '{wrong}' \(did you mean '{meant}'\?\); known: budget,"
+            hr.ConfigError, match=rf"unknown setting '{wrong}' \(did you mean '{meant}'\?\); known: backup,"
         ):
             Settings.of(**{wrong: "1 s"})
 

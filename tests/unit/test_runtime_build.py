@@ -22,7 +22,7 @@ from headrace.tokens import Attempt, Token
 
 
 def ticket(attempt: int, places: tuple[int, ...], **orders: Any) -> Ticket:
-    return Ticket(Attempt(1, attempt), None, 0, (0,), (places * 64)[:64], replace(NO_ORDERS, **orders))
+    return Ticket(Attempt(1, attempt), None, 0, (0,), (places * 64)[:64], replace(NO_ORDERS, **orders), (), {}, {})
 
 
 def feed(subtask: Subtask, plan: JobPlan, rows: int) -> None:

@@ -12,7 +12,7 @@ import zmq
 from zmq.auth.thread import ThreadAuthenticator
 
 from headrace.channel.clocks import clock_name, system_us
-from headrace.channel.keys import Address, RunKeys
+from headrace.channel.keys import Address, OnlyKey, RunKeys
 from headrace.errors import MessageError
 from headrace.runtime.messages import ClockAsked, ClockTold, Ping, Reply, ToDriver, ToWorker, encode, read_as_driver
 
@@ -49,7 +49,7 @@ class ChannelServer:
         self._context = zmq.Context()
         self._authenticator = ThreadAuthenticator(self._context)
         self._authenticator.start()
-        self._authenticator.configure_curve_callback("*", _OnlyKey(keys.client_public))
+        self._authenticator.configure_curve_callback("*", OnlyKey(keys.client_public))
         self._socket = self._context.socket(zmq.ROUTER)
         self._socket.curve_server = True
         self._socket.curve_publickey, self._socket.curve_secretkey = keys.server_public, keys.server_secret
@@ -139,13 +139,3 @@ class ChannelServer:
         except Exception:  # it must not take with it what others are to be told
             _log.exception("a control message of kind %r could not be handled", type(message).__struct_config__.tag)
             return []
-
-
-class _OnlyKey:
-    """Lets in holders of one public key."""
-
-    def __init__(self, key: bytes) -> None:
-        self._key = key
-
-    def callback(self, domain: str, key: bytes) -> bool:
-        return key == self._key

@@ -21,6 +21,7 @@ from headrace.channel.client import ChannelClient
 from headrace.channel.server import ChannelServer
 from headrace.errors import EnvironmentMissingError
 from headrace.runtime.messages import Go, Loaded
+from headrace.state.copies.nearest import NOTHING_LOADED
 from headrace.tokens import Attempt
 
 _MIN_PYTHON = (3, 11)
@@ -171,7 +172,7 @@ def channel() -> str:
     server = ChannelServer("127.0.0.1", lambda sender, message: [(sender, Go(attempt))])
     client = ChannelClient(server.address)
     try:
-        client.tell(Loaded(0, 0, attempt))
+        client.tell(Loaded(0, 0, attempt, NOTHING_LOADED))
         client.wait(Go, 5.0, attempt=attempt)
     finally:
         client.close()

@@ -11,6 +11,7 @@ from headrace.cli.bench import bench
 from headrace.cli.demo.demo import demo
 from headrace.cli.doctor import doctor
 from headrace.cli.explain.explain import explain
+from headrace.cli.mending import repair, verify
 from headrace.cli.run import run
 from headrace.cli.state import state
 
@@ -28,6 +29,8 @@ app.command()(demo)
 app.command()(run)
 app.command()(explain)
 app.command()(doctor)
+state.command()(verify)
+state.command()(repair)
 app.add_typer(state, name="state")
 
 app.command()(bench)

@@ -52,6 +52,7 @@ class Settings:
     hybrid: Transition = _TRANSITION
     executors: tuple[int, int] | None = None
     release_s: float = 60.0
+    backup: int | None = None
 
     @staticmethod
     def of(**settings: Unpack[RunSettings]) -> Settings:
@@ -82,6 +83,8 @@ class Settings:
             raise ConfigError(f"flush_by {self.flush_by!r} is not 'deadline' or 'size'")
         if self.chaining not in ("static", "dynamic"):
             raise ConfigError(f"chaining {self.chaining!r} is not 'static' or 'dynamic'")
+        if self.backup is not None and (not isinstance(self.backup, int) or not 0 <= self.backup <= 16):
+            raise ConfigError(f"backup must be a number of copies from 0 to 16, not {self.backup!r}")
         if slices > 65_535:
             raise ConfigError(f"slices must be at most 65535, not {self.slices}")
         if self.commit_s < 0.05:

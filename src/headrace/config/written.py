@@ -60,6 +60,9 @@ class RunSettings(TypedDict, total=False):
     Without it, all stay."""
     release: Duration
     """How long an executor is not needed before it is let go."""
+    backup: int | None
+    """On how many other executors copies of each slice are kept, to load from after a failure and to mend a damaged
+    checkpoint; 0: none, and none on the own. Without it, 1 on clusters and 0 in local mode. Realtime mode only."""
     idle: Duration
     """Silence after which a live source holds back nobody's windows, where ``job.source`` does not say."""
     report: Duration

@@ -9,7 +9,7 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from headrace.driver.failures import translated
@@ -27,6 +27,8 @@ from headrace.driver.protocol.events import (
     LogRead,
     LogUnreadable,
     LookUp,
+    Mend,
+    Mended,
     NewestSeen,
     NumberedCut,
     Publish,
@@ -41,9 +43,12 @@ from headrace.driver.protocol.events import (
 from headrace.driver.publishing import discard_unlogged, publish, settle
 from headrace.errors import CorruptionError, HeadraceError, StateError
 from headrace.runtime.plan import JobPlan
+from headrace.state.copies.restoring import Copy, broken_blocks, repair
 from headrace.state.durable.compaction import compact
 from headrace.state.durable.garbage import collect
+from headrace.state.durable.manifest import Rewrite
 from headrace.state.durable.published import read_published, write_published
+from headrace.state.durable.segments import BlockRef
 from headrace.state.durable.storage import Storage
 from headrace.state.durable.versionlog import Entry, VersionLog
 
@@ -52,7 +57,7 @@ _UPKEEP_NICE = 10
 _POOLS = {
     ReadLog: "log", LookUp: "log", ReadEntry: "log", Append: "log",
     Publish: "publish", Settle: "publish", Discard: "publish",
-    Compact: "upkeep", CollectGarbage: "upkeep",
+    Compact: "upkeep", Mend: "upkeep", CollectGarbage: "upkeep",
 }  # fmt: skip
 
 
@@ -62,10 +67,13 @@ def pool_of(instruction: Instruction) -> str | None:
 
 
 class Deeds:
-    """The work itself, without threads. ``plan`` may be replaced by one with other subtasks."""
+    """The work itself, without threads. ``plan`` may be replaced by one with other subtasks.
 
-    def __init__(self, plan: JobPlan, storage: Storage) -> None:
-        self.plan, self.storage, self.log = plan, storage, VersionLog(storage)
+    ``copies`` are what damaged blocks of the checkpoint are taken from.
+    """
+
+    def __init__(self, plan: JobPlan, storage: Storage, copies: Sequence[Copy] = ()) -> None:
+        self.plan, self.storage, self.log, self._copies = plan, storage, VersionLog(storage), copies
         self._serial = 0
 
     def perform(self, instruction: Instruction) -> Event | None:
@@ -83,6 +91,8 @@ class Deeds:
                 return self._compact(instruction)
             case CollectGarbage():
                 return self._collect(instruction)
+            case Mend():
+                return self._mend(instruction.broken)
         return None
 
     def _on_log(self, asked: ReadLog | LookUp | ReadEntry | Append) -> Event:
@@ -145,11 +155,28 @@ class Deeds:
             _log.warning("a sink could not be left tidy, the next start will try again: %s", error)
 
     def _compact(self, wanted: Compact) -> Event:
-        self._serial += 1
+        mended: tuple[BlockRef, ...] = ()
         try:
-            return Rewritten(compact(self.storage, wanted.manifest, wanted.by, self._serial))
+            try:
+                return Rewritten(self._compacted(wanted))
+            except CorruptionError:
+                mended = tuple(repair(self.storage, broken_blocks(self.storage, wanted.manifest), self._copies)[0])
+                if not mended:
+                    raise
+                return Rewritten(self._compacted(wanted), mended=mended)
         except (OSError, HeadraceError) as error:
-            return Rewritten((), str(error))
+            return Rewritten((), str(error), mended)
+
+    def _compacted(self, wanted: Compact) -> tuple[Rewrite, ...]:
+        self._serial += 1
+        return compact(self.storage, wanted.manifest, wanted.by, self._serial)
+
+    def _mend(self, broken: tuple[BlockRef, ...]) -> Event:
+        try:
+            mended, lost = repair(self.storage, broken, self._copies)
+        except (OSError, HeadraceError) as error:
+            return Mended((), (), str(error))
+        return Mended(tuple(mended), tuple(lost))
 
     def _collect(self, wanted: CollectGarbage) -> Event:
         try:
@@ -169,8 +196,10 @@ def _give_way() -> None:
 class Hands:
     """Each queue has a thread of its own. ``post`` takes the answers, from any thread."""
 
-    def __init__(self, plan: JobPlan, storage: Storage, post: Callable[[Event], None]) -> None:
-        self.deeds, self._post = Deeds(plan, storage), post
+    def __init__(
+        self, plan: JobPlan, storage: Storage, post: Callable[[Event], None], copies: Sequence[Copy] = ()
+    ) -> None:
+        self.deeds, self._post = Deeds(plan, storage, copies), post
         names = sorted(set(_POOLS.values()))
         self._pools = {
             name: ThreadPoolExecutor(1, f"headrace-{name}", _give_way if name == "upkeep" else None) for name in names

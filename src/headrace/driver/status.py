@@ -40,7 +40,8 @@ class Status:
     """What a run is doing.
 
     ``cuts`` were logged by this run, ``cut`` is the last one, ``cut_age_s`` how long ago that was: what a failure now would
-    repeat. ``unpublished`` cuts wait for their sinks. ``steps`` and ``channels`` are the figures of the last reports; what
+    repeat. ``unpublished`` cuts wait for their sinks. ``loaded``: slices that the last start loaded, by where from:
+    ``memory`` and ``node`` (a disk) of the own executor, ``peer``, ``checkpoint``. ``steps`` and ``channels`` are the figures of the last reports; what
     nobody has measured lately is left out. ``edges`` are the same channels by edge of the plan
     (``run.plan.layout.edges``). ``dropped_events`` are so old that ``decisions()`` no longer has them.
     """
@@ -54,6 +55,7 @@ class Status:
     cut: CutFigures | None = None
     cut_age_s: float | None = None
     unpublished: int = 0
+    loaded: Mapping[str, int] = field(default_factory=dict)
     steps: Mapping[str, StepFigures] = field(default_factory=dict)
     edges: Mapping[int, EdgeFigures] = field(default_factory=dict)
     channels: Mapping[ChannelId, ChannelReport] = field(default_factory=dict)

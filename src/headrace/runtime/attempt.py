@@ -11,6 +11,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from headrace.runtime.controlend import Control
+from headrace.runtime.cutmaking.copying import Near
 from headrace.runtime.messages import Go, Hello, Inventory, Loaded, Planned, Turn
 from headrace.runtime.plan import JobPlan, Ticket
 from headrace.runtime.subtask import Subtask
@@ -62,22 +63,25 @@ def run_attempt(
     batches: Iterable[pa.RecordBatch],
     channel: Channel,
     cache: Cache,
+    near: Near | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of one subtask for the next stage, until the cut that ends the batch has been made.
 
     In real-time mode it is in the version log when this returns; stage by stage it is durable, and described.
+    ``near`` is the node that keeps copies of state here, if any does.
     """
     inbox = Inbox(plan.settings.queue_bytes)
     read_into(inbox, batches)
     timeout_s = plan.settings.join_timeout_s
     inventory = cache.inventory(plan.run, stage)
-    channel.tell(Hello(stage, index, query, batch, inventory, socket.gethostname(), os.getppid(), os.getpid()))
+    node = near.node if near is not None else None
+    channel.tell(Hello(stage, index, query, batch, inventory, socket.gethostname(), os.getppid(), os.getpid(), node))
     ticket = channel.wait(Planned, timeout_s).ticket
     subtask = cache.take(plan, stage, ticket)
     done = False
     try:
-        subtask.begin(index, ticket, channel)
-        channel.tell(Loaded(stage, index, ticket.attempt))
+        loading = subtask.begin(index, ticket, channel, near)
+        channel.tell(Loaded(stage, index, ticket.attempt, loading))
         if subtask.has_sources:
             channel.wait(Go, timeout_s, attempt=ticket.attempt)
         yield from subtask.run(inbox)

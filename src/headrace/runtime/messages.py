@@ -19,6 +19,8 @@ from headrace.measure.report import Report, plain
 from headrace.runtime.orders import Orders
 from headrace.runtime.ownership import Table
 from headrace.runtime.plan import Description, Ticket
+from headrace.state.copies.nearest import Loading
+from headrace.state.copies.placement import CopyNode
 from headrace.state.durable.manifest import SliceVersion
 from headrace.tokens import Attempt, Token
 
@@ -51,7 +53,10 @@ class Inventory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Hello(_FromSubtask, frozen=True, tag="hello"):
-    """HELLO: a subtask has started, in process ``pid`` that ``daemon`` forked on ``host``, for a batch of Spark's."""
+    """HELLO: a subtask has started, in process ``pid`` that ``daemon`` forked on ``host``, for a batch of Spark's.
+
+    ``node`` keeps copies of state there, if any does.
+    """
 
     query: int
     batch: int
@@ -59,12 +64,14 @@ class Hello(_FromSubtask, frozen=True, tag="hello"):
     host: str
     daemon: int
     pid: int
+    node: CopyNode | None
 
 
 class Loaded(_FromSubtask, frozen=True, tag="loaded"):
-    """LOADED: a subtask has its state."""
+    """LOADED: a subtask has its state, and from where."""
 
     attempt: Attempt
+    loading: Loading
 
 
 class Aligned(_FromSubtask, frozen=True, tag="aligned"):

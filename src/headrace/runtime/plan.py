@@ -14,6 +14,7 @@ from headrace.graph.nodes import Graph
 from headrace.graph.stages import Layout
 from headrace.runtime.orders import Orders
 from headrace.runtime.ownership import Table
+from headrace.state.copies.placement import CopyNode
 from headrace.state.durable.segments import StoredChange
 from headrace.tokens import Attempt, Token
 
@@ -59,6 +60,8 @@ class Ticket(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     ``base`` is the version to start from (None: empty state), which stands at ``entry`` of the version log. ``mine`` are
     the slices of its stage that the subtask owns at first, ``table`` says who owns those of the *next* stage.
+    ``holders`` says for each of its slices which of ``nodes`` should have it, ``backups`` which are to keep copies of it
+    from now on.
     """
 
     attempt: Attempt
@@ -67,6 +70,9 @@ class Ticket(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     mine: tuple[int, ...]
     table: Table
     orders: Orders
+    nodes: tuple[CopyNode, ...]
+    holders: dict[int, tuple[int, ...]]
+    backups: dict[int, tuple[int, ...]]
 
     @property
     def first(self) -> Token:

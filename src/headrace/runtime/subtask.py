@@ -16,6 +16,7 @@ from headrace.errors import FencedError, ProtocolError
 from headrace.runtime.build import build_stage
 from headrace.runtime.clock import now_us
 from headrace.runtime.controlend import Control
+from headrace.runtime.cutmaking.copying import Near, feeder_of, load_nearest
 from headrace.runtime.cutmaking.cuts import Cuts
 from headrace.runtime.cutmaking.readiness import Readiness
 from headrace.runtime.cutmaking.sourceorders import SourceOrders
@@ -38,8 +39,9 @@ from headrace.runtime.reporting import Reporter
 from headrace.runtime.scheduling.scheduler import Scheduler
 from headrace.runtime.wire.channelmeter import Stamp
 from headrace.runtime.wire.inbox import End, Inbox, Row
+from headrace.state.copies.nearest import NOTHING_LOADED, Loading
 from headrace.state.durable.changes import Store
-from headrace.state.durable.loading import load_slices, read_manifest
+from headrace.state.durable.loading import read_manifest
 from headrace.state.durable.storage import LocalStorage, Storage
 from headrace.tokens import Token
 
@@ -78,7 +80,7 @@ class Subtask:
         self._inbox: Inbox | None = None
         self._listened_us = 0
 
-    def begin(self, index: int, ticket: Ticket, control: Control) -> None:
+    def begin(self, index: int, ticket: Ticket, control: Control, near: Near | None = None) -> Loading:
         """Take part in an attempt: load the slices of its base, unless they are in memory already."""
         self._index, self._ticket, self._control = index, ticket, control
         self._orders, self._readiness = SourceOrders(ticket.first), Readiness()
@@ -87,12 +89,15 @@ class Subtask:
         self._stamp.offset_us = control.offset_us()
         self._reporter.begin(index, ticket.attempt, control)
         storage = LocalStorage(self.plan.checkpoint / "headrace")
-        self._load(ticket, storage)
+        held = self._held(ticket)
+        loading = self._load(ticket, storage, near, held)
         for operator in self._operators.values():
             operator.begin()
         self._outlet.begin(index, ticket)
         self._intake.begin(index, ticket.first)
-        self._cuts.begin(index, ticket, control, storage, self._wake)
+        feeder = feeder_of(storage, ticket, near, {id: held[step] for id, (step, _) in self._stores.items()})
+        self._cuts.begin(index, ticket, control, storage, self._wake, feeder)
+        return loading
 
     def run(self, inbox: Inbox) -> Iterator[pa.RecordBatch]:
         """Work until the cut that ends the batch has been made; yields rows for the next stage. Then call ``settle``."""
@@ -142,20 +147,24 @@ class Subtask:
         self._intake.give_up()
         self._cuts.close()
 
-    def _load(self, ticket: Ticket, storage: Storage) -> None:
-        fresh, self.version = self.version is None, None  # not a version again before the cut that ends the batch
-        if not fresh:
-            return
-        held = {
+    def _held(self, ticket: Ticket) -> dict[str, list[int]]:
+        """The slices, or partitions, that each step has here."""
+        return {
             name: [number for number in ticket.mine if number in operator.parts(self.plan.slices)]
             for name, operator in self._operators.items()
         }
+
+    def _load(self, ticket: Ticket, storage: Storage, near: Near | None, held: Mapping[str, list[int]]) -> Loading:
+        fresh, self.version = self.version is None, None  # not a version again before the cut that ends the batch
+        if not fresh:
+            return NOTHING_LOADED
         stores = {id: (store, held[step]) for id, (step, store) in self._stores.items()}
-        load_slices(storage, ticket.entry, ticket.base, stores)
+        loading = load_nearest(storage, ticket, near, stores)
         if ticket.base is not None:
             self._intake.restore(read_manifest(storage, ticket.entry, ticket.base).watermarks)
         for name, operator in self._operators.items():
             operator.restored(held[name])
+        return loading
 
     def _read(self, inbox: Inbox, wait_s: float) -> None:
         """Take what has come; all of it where operators have queues. What a cut has held goes first."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from math import ceil
 from threading import Thread
@@ -46,6 +47,14 @@ def open_executors(session: SparkSession, plan: JobPlan, journal: Journal, *, ob
         )
     policy = ExecutorPolicy(*limits, cores, calm_cycles=ceil(settings.release_s / settings.report_s))
     return Executors(journal, fleet, policy, partial(warm_slots, session), observe_only=observe_only)
+
+
+def with_backup(plan: JobPlan, master: str) -> JobPlan:
+    """A plan that says how many copies of state there are: one on a cluster, unless the user has said otherwise."""
+    if plan.settings.backup is not None:
+        return plan
+    local = master == "local" or master.startswith("local[")
+    return replace(plan, settings=replace(plan.settings, backup=0 if local else 1))
 
 
 def refusal(conf: SparkConf, plan: JobPlan) -> str | None:

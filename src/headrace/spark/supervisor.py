@@ -21,9 +21,11 @@ from headrace.control.balancing import BalancePolicy, Balancing, decide_balance
 from headrace.driver.cutwatch import CutWatch
 from headrace.driver.driverloop import DriverLoop
 from headrace.driver.failures import translated
+from headrace.driver.farcopies import FarCopies
 from headrace.driver.hands import Hands
 from headrace.driver.identity import settle_identity
 from headrace.driver.journal import Journal
+from headrace.driver.origins import Origins
 from headrace.driver.protocol.events import (
     CutHappened,
     Heard,
@@ -44,7 +46,7 @@ from headrace.graph.slots import widened_layout
 from headrace.runtime.messages import Hello, Loaded, Reply, RowsShown, ToDriver
 from headrace.runtime.orders import Orders
 from headrace.runtime.plan import JobPlan
-from headrace.spark.fleet import open_executors, warm_slots
+from headrace.spark.fleet import open_executors, warm_slots, with_backup
 from headrace.spark.gaps import Gap, GapClock
 from headrace.spark.queries import SparkQueries
 from headrace.spark.session import check_slots
@@ -71,7 +73,7 @@ class Supervisor:
     ) -> None:  # fmt: skip
         self._journal, self._observe_only, self._balanced_s = Journal(), observe_only, 0.0
         self._executors = open_executors(session, plan, self._journal, observe_only=observe_only)
-        plan = self._executors.begin(plan)
+        plan = with_backup(self._executors.begin(plan), session.sparkContext.master)
         if plan.eager:
             check_slots(session, plan.layout.slots)
         self.plan, self._session = plan, session
@@ -86,18 +88,20 @@ class Supervisor:
             _host(session), self._on_message, on_lost=lambda sender: self._loop.post(Lost(sender)),
             lease_s=plan.settings.lease_s,
         )  # fmt: skip
+        copies = FarCopies(self._server.address, lambda: self._machine.members.nodes)
         self._gap_clock = GapClock()
         self._queries = SparkQueries(
             session, self._server, self._lay_out, lambda event: self._loop.post(event), self._gap_clock
         )
         self._loop = DriverLoop(
-            self._machine, lambda post: Hands(plan, storage, post), self._queries, self._journal,
+            self._machine, lambda post: Hands(plan, storage, post, [copies]), self._queries, self._journal,
             each_turn=self._each_turn, on_began=self._on_began, on_cut=self._on_cut,
         )  # fmt: skip
         self._steering = Steering(plan, self.order, self._journal, observe_only=observe_only, trace=trace)
         self._balancing = Balancing()
         self._wider: dict[int, int] = {}
         self._counters: dict[str, int] = {}
+        self._origins = Origins()
         self._state: State | None = None
         self._failure: HeadraceError | None = None
         self._cuts: deque[CutFigures] = deque(maxlen=1000)
@@ -224,7 +228,9 @@ class Supervisor:
                 return
 
     def _on_began(self) -> None:
-        now_s = time.monotonic()
+        now_s, loaded = time.monotonic(), self._origins.sentence()
+        if loaded is not None:
+            self._journal.say("loaded", loaded)
         gap = self._gap_clock.began(now_s)
         if gap is not None and self._began_s < float("inf"):
             self.gaps.append(gap)
@@ -261,6 +267,8 @@ class Supervisor:
             return []
         if isinstance(message, (Hello, Loaded)):
             self._gap_clock.mark("hello" if isinstance(message, Hello) else "loaded", time.monotonic())
+        if isinstance(message, Loaded):
+            self._origins.take(message)
         if isinstance(message, Hello):
             self.placements.append((message.query, message.stage, message.index, message.daemon, message.pid))
         self._loop.post(Heard(sender, message))

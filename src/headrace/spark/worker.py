@@ -10,6 +10,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from headrace.channel.client import ChannelClient
+from headrace.channel.keeping.starting import own_node
 from headrace.channel.keys import Address
 from headrace.runtime.attempt import Cache, run_attempt
 from headrace.runtime.messages import Failed
@@ -38,8 +39,10 @@ class StageTask:
         index = context.partitionId()
         channel = _client(self.address, _LEASES * self.plan.settings.lease_s)
         channel.begin(self.query)
+        keeps = self.plan.eager and self.plan.settings.backup
+        near = own_node(self.plan.checkpoint, self.address, os.getppid()) if keeps else None
         try:
-            yield from run_attempt(self.plan, self.stage, index, batch, self.query, batches, channel, _cache)
+            yield from run_attempt(self.plan, self.stage, index, batch, self.query, batches, channel, _cache, near)
         except GeneratorExit:
             raise
         except Exception as error:

@@ -33,6 +33,7 @@ from headrace.runtime.messages import (
 )
 from headrace.runtime.plan import Description, Ticket
 from headrace.runtime.wire.marks import CutMark
+from headrace.state.copies.nearest import NOTHING_LOADED
 from headrace.tokens import Token
 from simulated.flow import Flow, Row
 from simulated.job import KEYS, SLICES, STEPS
@@ -89,7 +90,7 @@ class Subtask(Flow):
         self.described: Description | None = None
         self.ended = self.durable = self.reporting = False
         inventory = Inventory(*process.kept[:2]) if process.kept is not None else None
-        self.tell(Hello(stage, index, query.number, query.batch, inventory, "host", 1, 2))
+        self.tell(Hello(stage, index, query.number, query.batch, inventory, "host", 1, 2, None))
         self._time_out("joining")
 
     @property
@@ -155,7 +156,7 @@ class Subtask(Flow):
                 return self.fail("Exception", f"cannot load: {error}")
         self.begin(ticket)
         self.state = "ready"
-        self.tell(Loaded(self.stage, self.index, ticket.attempt))
+        self.tell(Loaded(self.stage, self.index, ticket.attempt, NOTHING_LOADED))
         if self.stage:
             self._listen()
         else:

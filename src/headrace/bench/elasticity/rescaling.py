@@ -41,7 +41,7 @@ def rescale(rate: int, seconds: int, tell: Tell, **settings: Any) -> dict[str, A
     latency_ms = (table["now_us"] - table["due_us"]) / 1000
     held_ms = [handed.held_ms for handed in run.moves()]
     return {
-        **recorded_figures(table, watch, run, total, _WARM_S, latency_ms, None),
+        **recorded_figures(table, watch, run, total, int(_WARM_S), latency_ms, None),
         **check_each(table, make, total),
         "moves": len(held_ms),
         "slices_moved": sum(handed.slices for handed in run.moves()),

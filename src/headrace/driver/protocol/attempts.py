@@ -12,7 +12,7 @@ import msgspec.structs
 from headrace.driver.hearing import Hearing
 from headrace.driver.protocol.asking import Asking
 from headrace.driver.protocol.cutting import CutPace, CutUnderWay
-from headrace.driver.protocol.events import Began, Instruction, NumberedCut, Say, Send
+from headrace.driver.protocol.events import Began, Instruction, Mend, NumberedCut, Say, Send
 from headrace.driver.protocol.members import Members
 from headrace.driver.protocol.moving import HandedOver, Moving
 from headrace.runtime.messages import (
@@ -129,12 +129,13 @@ class Attempts:
             return self._supersede(sender, loaded.attempt)
         if not self.plan.eager:
             return self._tell([sender], Go(loaded.attempt))
+        mend: list[Instruction] = [Mend(loaded.loading.broken)] if loaded.loading.broken else []
         if self.phase != "loading" or not self.members.all_loaded:
-            return []
+            return mend
         self.phase, self._batch_s = "running", now_s
         self._began_s = self._began_s if self._began_s is not None else now_s
         self.pace.begin(now_s)
-        return [Began(), *self._tell(self.members.senders(), Go(loaded.attempt))]
+        return [*mend, Began(), *self._tell(self.members.senders(), Go(loaded.attempt))]
 
     def _described(self, sender: bytes, described: Described) -> list[Instruction]:
         token, place = described.token, described.place

@@ -15,6 +15,7 @@ from headrace.runtime.orders import Orders
 from headrace.runtime.ownership import Table
 from headrace.runtime.plan import Description, JobPlan
 from headrace.state.durable.manifest import Manifest, Rewrite
+from headrace.state.durable.segments import BlockRef
 from headrace.state.durable.versionlog import Entry
 from headrace.tokens import Attempt, Token
 
@@ -102,9 +103,19 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """Long chains of blocks have been written anew; nothing if that failed."""
+    """Long chains of blocks have been written anew; nothing if that failed. ``mended`` were damaged before."""
 
     rewrites: tuple[Rewrite, ...]
+    trouble: str | None = None
+    mended: tuple[BlockRef, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Mended:
+    """Blocks of the checkpoint that were taken from copies and are right again; ``lost`` are those that no copy has."""
+
+    mended: tuple[BlockRef, ...]
+    lost: tuple[BlockRef, ...]
     trouble: str | None = None
 
 
@@ -217,7 +228,7 @@ class Tick:
 
 Event = (
     LogRead | Appended | AppendFailed | EntryRead | NewestSeen | LogUnreadable | Published | PublishFailed | Settled
-    | Rewritten | Collected | Heard | Lost | QueryEnded | LaidOut | OrdersGiven | ScheduleGiven | BatchBegins | BatchWorked
+    | Rewritten | Collected | Mended | Heard | Lost | QueryEnded | LaidOut | OrdersGiven | ScheduleGiven | BatchBegins | BatchWorked
     | StopAsked | RestartAsked | MovesAsked | RescaleAsked | BatchEndAsked | Tick
 )  # fmt: skip
 
@@ -268,6 +279,13 @@ class Compact:
 
     manifest: Manifest
     by: Attempt
+
+
+@dataclass(frozen=True, slots=True)
+class Mend:
+    """Take blocks that the checkpoint has not as they were written from copies → Mended."""
+
+    broken: tuple[BlockRef, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,6 +378,6 @@ class Finish:
 
 
 Instruction = (
-    ReadLog | Append | ReadEntry | LookUp | Publish | Settle | Compact | CollectGarbage | Discard | Send | StartQuery | EndBatch
+    ReadLog | Append | ReadEntry | LookUp | Publish | Settle | Compact | Mend | CollectGarbage | Discard | Send | StartQuery | EndBatch
     | StopQuery | BatchAnswer | Say | Began | CutHappened | Finish
 )  # fmt: skip

@@ -40,6 +40,7 @@ from headrace.driver.protocol.events import (
     LogRead,
     LogUnreadable,
     Lost,
+    Mended,
     MovesAsked,
     NumberedCut,
     OrdersGiven,
@@ -122,7 +123,7 @@ class Machine(Ordering):
                 return self._lose(sender)
             case QueryEnded():
                 return self._query_ended(event, now_s)
-            case Rewritten() | Collected():
+            case Rewritten() | Collected() | Mended():
                 return self.upkeep.on(event, now_s)
             case LaidOut(plan):
                 self.plan = self.members.plan = plan

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from headrace.runtime.messages import Hello, Loaded, Place, Planned, Reply
 from headrace.runtime.orders import Orders
 from headrace.runtime.ownership import Table, dealt, levelled, owned, owners
 from headrace.runtime.plan import JobPlan, Ticket
+from headrace.state.copies.placement import CopyNode, StageSlice, Standbys
 from headrace.tokens import Attempt, Token
 
 
@@ -22,12 +24,17 @@ class Member:
 
 @dataclass(slots=True)
 class Members:
-    """``tables`` say who owns which slices in the attempt, stage by stage."""
+    """``tables`` say who owns which slices in the attempt, stage by stage, ``nodes`` have copies of state."""
 
     plan: JobPlan
     batch: int | None = None
     by_place: dict[Place, Member] = field(default_factory=dict)
     tables: list[Table] = field(default_factory=list)
+    _standbys: Standbys = field(default_factory=Standbys)
+    nodes: tuple[CopyNode, ...] = ()
+    _began: bool = False
+    _holders: dict[StageSlice, tuple[str, ...]] = field(default_factory=dict)
+    _backups: dict[StageSlice, tuple[str, ...]] = field(default_factory=dict)
 
     def gather(self, batch: int) -> None:
         """Another batch: all have to say HELLO anew."""
@@ -64,6 +71,7 @@ class Members:
         if member is None or member.sender != sender:
             return False
         member.loaded = True
+        self._began = self._began or self.all_loaded
         return True
 
     def plan_all(self, attempt: Attempt, base: Token | None, entry: int, orders: Orders) -> list[Reply]:
@@ -71,6 +79,7 @@ class Members:
         self.tables = [self._assign(stage.index, base, orders) for stage in self.plan.layout.stages]
         for member in self.by_place.values():
             member.loaded = False
+        self._place_copies()
         return [self._ticket(place, attempt, base, entry, orders) for place in self.by_place]
 
     def plan_one(self, place: Place, attempt: Attempt, base: Token | None, entry: int, orders: Orders) -> Reply:
@@ -124,9 +133,44 @@ class Members:
                     known[slice] = index
         return levelled(known, subtasks) if any(owner is not None for owner in known) else dealt(slices, subtasks)
 
+    def _place_copies(self) -> None:
+        """Which nodes keep copies of which slices, and partitions, now that these have owners."""
+        present = {member.hello.node.name: member.hello.node for member in self.by_place.values() if member.hello.node}
+        roster = sorted(present)
+        homes = {
+            (stage, slice): self._node_of(stage, owner)
+            for stage, table in enumerate(self.tables)
+            for slice, owner in enumerate(table)
+        }
+        self._holders = self._holders_now()
+        holding = {name for names in self._holders.values() for name in names}
+        known = {node.name: node for node in self.nodes if node.name in holding} | present
+        self.nodes = tuple(known[name] for name in sorted(known))
+        self._backups = self._standbys.place(homes, roster, self.plan.settings.backup or 0) if roster else {}
+
+    def _holders_now(self) -> dict[StageSlice, tuple[str, ...]]:
+        """Who has which slice; if the attempt before never began, those before it still have what they had."""
+        before, self._began = {} if self._began else self._holders, False
+        now = self._standbys.holders()
+        return {slice: tuple(dict.fromkeys((*before.get(slice, ()), *names))) for slice, names in now.items()}
+
+    def _node_of(self, stage: int, index: int) -> str | None:
+        node = self.by_place[stage, index].hello.node
+        return node.name if node is not None else None
+
     def _ticket(self, place: Place, attempt: Attempt, base: Token | None, entry: int, orders: Orders) -> Reply:
         stage, index = place
         table = self.tables[stage + 1] if stage + 1 < len(self.tables) else ()
-        ticket = Ticket(attempt, base, entry, owned(self.tables[stage], index), table, orders)
+        mine = owned(self.tables[stage], index)
+        copies = self._copies(self._holders, stage, mine), self._copies(self._backups, stage, mine)
+        ticket = Ticket(attempt, base, entry, mine, table, orders, self.nodes, *copies)
         member = self.by_place[place]
         return member.sender, Planned(member.hello.query, ticket)
+
+    def _copies(
+        self, placed: Mapping[StageSlice, tuple[str, ...]], stage: int, slices: Sequence[int]
+    ) -> dict[int, tuple[int, ...]]:
+        """Of some slices of a stage, at which of the nodes their copies are."""
+        at = {node.name: i for i, node in enumerate(self.nodes)}
+        found = {slice: [at[name] for name in placed.get((stage, slice), ()) if name in at] for slice in slices}
+        return {slice: tuple(nodes) for slice, nodes in found.items() if nodes}

@@ -6,15 +6,27 @@ never taken for garbage, and nothing that is being written is.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from headrace.driver.protocol.events import Collected, CollectGarbage, Compact, Instruction, NumberedCut, Rewritten, Say
+from headrace.driver.protocol.events import (
+    Collected,
+    CollectGarbage,
+    Compact,
+    Instruction,
+    Mended,
+    NumberedCut,
+    Rewritten,
+    Say,
+)
 from headrace.driver.protocol.publications import Publications
 from headrace.state.durable.compaction import needs_compaction
 from headrace.state.durable.manifest import Rewrite
+from headrace.state.durable.segments import BlockRef
 from headrace.tokens import Attempt
 
 _COLLECT_EVERY_S = 10.0
+_NAMED = 5
 _COMPACT_AGAIN_S = 10.0
 """After it failed; what is in the way then is seldom gone a second later."""
 
@@ -30,15 +42,16 @@ class Upkeep:
     _compact_s: float = float("-inf")
     _collected_last: bool = False
 
-    def on(self, event: Rewritten | Collected, now_s: float) -> list[Instruction]:
+    def on(self, event: Rewritten | Collected | Mended, now_s: float) -> list[Instruction]:
         if isinstance(event, Collected):
             self.collecting = False
-        elif self.compacting:
+        elif isinstance(event, Rewritten) and self.compacting:
             self.compacting, self.rewrites = False, event.rewrites
+        out = _mending(event) if not isinstance(event, Collected) else []
         if event.trouble is None:
-            return []
+            return out
         self._compact_s = now_s + _COMPACT_AGAIN_S
-        return [Say("upkeep", f"the checkpoint could not be tidied: {event.trouble}")]
+        return [*out, Say("upkeep", f"the checkpoint could not be tidied: {event.trouble}")]
 
     def take_rewrites(self) -> tuple[Rewrite, ...]:
         rewrites, self.rewrites = self.rewrites, ()
@@ -59,3 +72,18 @@ class Upkeep:
         spare = frozenset(rewrite.block.file for rewrite in self.rewrites)
         unpublished = min((cut.number for cut in publications.waiting), default=base.number)
         return [CollectGarbage(by.generation, by, base.manifest.token.cut, spare, unpublished)]
+
+
+def _mending(event: Rewritten | Mended) -> list[Instruction]:
+    """What users are told of damage to their checkpoint."""
+    out: list[Instruction] = []
+    if event.mended:
+        out.append(Say("mended", f"damaged in the checkpoint, taken from copies: {_named(event.mended)}", loud=True))
+    if isinstance(event, Mended) and event.lost:
+        out.append(Say("damaged", f"damaged in the checkpoint, and in no copy: {_named(event.lost)}", loud=True))
+    return out
+
+
+def _named(blocks: Sequence[BlockRef]) -> str:
+    first = ", ".join(f"{block.file} at {block.offset}" for block in blocks[:_NAMED])
+    return f"{len(blocks)} blocks ({first}{', …' if len(blocks) > _NAMED else ''})"

@@ -21,6 +21,7 @@ from headrace.runtime.ownership import Table, owned
 from headrace.runtime.plan import Description, JobPlan, Ticket
 from headrace.runtime.reporting import Reporter
 from headrace.runtime.scheduling.scheduler import Scheduler
+from headrace.state.copies.feeding import Feeder
 from headrace.state.durable.changes import Pending, Store
 from headrace.state.durable.chunks import ChunkWriter
 from headrace.state.durable.storage import Storage
@@ -42,16 +43,24 @@ class Cuts:
         self._letters, self._sinks = letters, (*built.sinks, *letters.sinks)
         self._scheduler, self._reporter, self._stores = scheduler, reporter, stores
         self._handover: Handover | None = None
+        self._feeder: Feeder | None = None
         self._arrivals: Arrivals | None = None
         self.mine: tuple[int, ...] = ()
         self._given: tuple[Token, frozenset[int], int] | None = None
 
-    def begin(self, index: int, ticket: Ticket, control: Control, storage: Storage, wake: Callable[[], None]) -> None:
-        """A new attempt. ``wake`` is called by another thread when something has become durable, or could not."""
+    def begin(
+        self, index: int, ticket: Ticket, control: Control, storage: Storage, wake: Callable[[], None],
+        feeder: Feeder | None = None,
+    ) -> None:  # fmt: skip
+        """A new attempt. ``wake`` is called by another thread when something has become durable, or could not.
+
+        ``feeder`` copies what is durable to other nodes.
+        """
         self.close()
         self._index, self._control, self.next = index, control, ticket.first
-        settings = self._plan.settings
-        chunks = ChunkWriter(storage, self._stem(), settings.chunk_s, settings.chunk_bytes, now_us(), wake)
+        settings, self._feeder = self._plan.settings, feeder
+        written = feeder.offer if feeder is not None else lambda stored: None
+        chunks = ChunkWriter(storage, self._stem(), settings.chunk_s, settings.chunk_bytes, now_us(), wake, written)
         self._handover = Handover(control, chunks)
         self._arrivals = Arrivals(storage, self._stores, wake)
         self.mine, self._given = ticket.mine, None
@@ -109,6 +118,8 @@ class Cuts:
         """Stop writing."""
         if self._handover is not None:
             self._handover.chunks.close()
+        if self._feeder is not None:
+            self._feeder.close()
         if self._arrivals is not None:
             self._arrivals.close()
 
@@ -116,6 +127,7 @@ class Cuts:
         sent, consumed = self._outlet.take_counts(), self._intake.take_counts()
         swapped, now = self._swapped(), now_us()
         closing = [close for sink in self._sinks if (close := sink.hand_over()) is not None]
+        copied = self._feeder.take_counts() if self._feeder is not None else {}
         draft = Description(
             self._stage,
             self._index,
@@ -127,7 +139,7 @@ class Cuts:
             stood=consumed.records,
             watermarks=self._intake.watermarks(),
             staged=(),
-            counters=self._reporter.take_counts(),
+            counters=self._reporter.take_counts() | copied,
             exhausted=self._sources.exhausted,
             aligned_ms=(now - began_us) / 1e3,
             written_ms=0.0,

@@ -26,13 +26,14 @@ class ChunkWriter:
     """Writes the chunks of one subtask in one attempt, in order.
 
     ``stem`` names the files of the running interval. ``wake`` is called, by any thread, whenever something has been
-    written or has failed.
+    written or has failed, ``written`` with each segment that is durable, by the writing thread.
     """
 
     def __init__(
-        self, storage: Storage, stem: str, every_s: float, max_bytes: int, now_us: int, wake: Callable[[], None]
-    ) -> None:
-        self._storage, self._stem, self._wake = storage, stem, wake
+        self, storage: Storage, stem: str, every_s: float, max_bytes: int, now_us: int, wake: Callable[[], None],
+        written: Callable[[list[StoredChange]], None] = lambda stored: None,
+    ) -> None:  # fmt: skip
+        self._storage, self._stem, self._wake, self._written = storage, stem, wake, written
         self._every_us, self._max_bytes = int(every_s * 1e6), max_bytes
         self._look_every_us = min(_LOOK_EVERY_US, self._every_us // 10)
         self._written_us = self._looked_us = now_us
@@ -85,4 +86,6 @@ class ChunkWriter:
 
     def _write(self, name: str, swapped: Swapped) -> list[StoredChange]:
         changes = [(store, change) for store, pending in swapped for change in pending()]
-        return write_segment(self._storage, name, changes) if changes else []
+        stored = write_segment(self._storage, name, changes) if changes else []
+        self._written(stored)
+        return stored

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import pyarrow as pa
 
@@ -14,19 +15,30 @@ from headrace.state.durable.storage import Storage
 from headrace.state.durable.versionlog import CutEntry, VersionLog
 from headrace.tokens import Token
 
+Reader = Callable[[str, int, SliceVersion], pa.RecordBatch]
+"""Gives the rows of a step's slice."""
+
 
 def load_slices(
-    storage: Storage, entry: int, base: Token | None, stores: Mapping[str, tuple[Store, Sequence[int]]]
+    storage: Storage,
+    entry: int,
+    base: Token | None,
+    stores: Mapping[str, tuple[Store, Sequence[int]]],
+    read: Reader | None = None,
 ) -> None:
-    """Fill stores with the slices they own, as of version ``base``, which is at number ``entry`` of the log."""
+    """Fill stores with the slices they own, as of version ``base``, which is at number ``entry`` of the log.
+
+    ``read`` may find their blocks elsewhere than in the storage.
+    """
     if base is None or not stores:
         return
     manifest = read_manifest(storage, entry, base)
+    read = read if read is not None else partial(read_slice, storage)
     for step, (store, slices) in stores.items():
         for slice in slices:
             version = manifest.slices.get((step, slice))
             if version is not None:
-                store.load(slice, read_slice(storage, step, slice, version), version.digest)
+                store.load(slice, read(step, slice, version), version.digest)
 
 
 def read_manifest(storage: Storage, entry: int, version: Token) -> Manifest:

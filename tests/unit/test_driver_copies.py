@@ -1,0 +1,146 @@
+"""The driver and copies of state: who keeps which, what it is told of them, and mending a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from driven import Driven, counting, sender, sent
+from durable import CutWriter, MemoryStorage
+from msgspec.structs import replace as with_values
+
+from headrace.driver.hands import Deeds
+from headrace.driver.origins import Origins
+from headrace.driver.protocol.events import Compact, Mend, Mended, QueryEnded, Rewritten, Say
+from headrace.runtime.messages import Loaded, Planned
+from headrace.runtime.plan import JobPlan, Ticket
+from headrace.state.copies.nearest import NOTHING_LOADED, Loading
+from headrace.state.copies.placement import CopyNode
+from headrace.state.durable.segments import BlockRef
+from headrace.tokens import Attempt
+
+A, B, C = (CopyNode(name, f"tcp://{name}:1", "key") for name in "abc")
+BLOCK = BlockRef("segments/x", 7, 10, "", 1, False)
+
+
+def copying(subtasks: int, backup: int = 1) -> JobPlan:
+    plan = counting(subtasks)
+    return replace(plan, settings=replace(plan.settings, backup=backup))
+
+
+def joined(driven: Driven, nodes: list[CopyNode | None], batch: int = 0) -> dict[tuple[int, int], Ticket]:
+    """Subtask i of each stage is on node i; returns everybody's ticket."""
+    before = len(driven.asked)
+    for place in driven.places:
+        driven.hello(place, node=nodes[place[1]], batch=batch)
+    planned = sent(driven.asked[before:], Planned)
+    return {place: planned[sender(place)].ticket for place in driven.places}
+
+
+def test_tickets_say_who_keeps_copies_of_which_slices() -> None:
+    tickets = joined(Driven(copying(3)), [A, B, C])
+    for (stage, index), ticket in tickets.items():
+        assert ticket.nodes == (A, B, C)
+        assert tuple(ticket.backups) == ticket.mine and (stage == 0 or len(ticket.mine) > 20), "its own slices"
+        assert {len(copies) for copies in ticket.backups.values()} == {1}
+        on = {copy for (copy,) in ticket.backups.values()}
+        assert on == {0, 1, 2} - {index} or (stage == 0 and index not in on), "on all others"
+
+
+def test_copies_stay_where_they_are_after_a_failure() -> None:
+    driven = Driven(copying(2))
+    before = joined(driven, [A, B])
+    driven.load()
+    again(driven)
+    after = joined(driven, [B, A])
+    assert all(set(t.backups.values()) == {(1,)} for t in (before[1, 0], after[1, 1])), "the owners have changed places"
+    assert all(set(t.backups.values()) == {(0,)} for t in (before[1, 1], after[1, 0]))
+
+
+def test_slices_are_loaded_from_who_had_them_also_if_no_subtask_is_there_any_more() -> None:
+    driven = Driven(copying(2))
+    first = joined(driven, [A, B])
+    assert {ticket.holders.get(0) for ticket in first.values()} == {None}, "nobody has anything yet"
+    driven.load()
+    again(driven)
+    after = joined(driven, [C, C])
+    assert after[1, 0].nodes == (A, B, C) and set(after[1, 0].holders.values()) == {(0, 1)}, "its owner's, and the copy"
+    assert set(after[1, 1].holders.values()) == {(1, 0)} and after[1, 1].backups == {}, "there is one node now"
+    again(driven)
+    after = joined(driven, [C, C])
+    assert after[1, 0].nodes == (A, B, C) and set(after[1, 0].holders.values()) == {(0, 1, 2)}, (
+        "C has loaded nothing yet"
+    )
+    driven.load()
+    again(driven)
+    assert joined(driven, [C, C])[1, 0].nodes == (C,), "what nobody counts on is forgotten"
+
+
+def again(driven: Driven) -> None:
+    """The query ends, and the next one is started after a pause."""
+    driven.tell(QueryEnded(driven.machine.query, None))
+    for _ in range(3):
+        driven.later(60)
+
+
+def test_without_keepers_or_backups_there_are_no_copies() -> None:
+    for plan, nodes in ((copying(2), [None, None]), (copying(2, 0), [A, B]), (copying(2), [A, A])):
+        tickets = joined(Driven(plan), nodes)
+        assert {len(ticket.backups) for ticket in tickets.values()} == {0}
+    half = joined(Driven(copying(2)), [A, None])
+    assert half[1, 0].backups == {} and set(half[1, 1].backups.values()) == {(0,)}, "who has no keeper uses others'"
+
+
+def test_damage_that_loading_finds_is_mended_and_told() -> None:
+    driven = Driven(copying(1))
+    driven.join()
+    found = with_values(NOTHING_LOADED, broken=(BLOCK,))
+    asked = driven.hear((0, 0), Loaded(0, 0, driven.attempt, found))
+    assert asked == [Mend((BLOCK,))]
+    (said,) = driven.tell(Mended((BLOCK,), ()))
+    assert isinstance(said, Say) and said.loud and "segments/x at 7" in said.detail and said.what == "mended"
+    (said,) = driven.tell(Mended((), (BLOCK,)))
+    assert isinstance(said, Say) and said.loud and "in no copy" in said.detail
+
+
+class AllOf:
+    """Copies of everything that a storage had."""
+
+    def __init__(self, storage: MemoryStorage) -> None:
+        self._objects = dict(storage.objects)
+
+    def bodies(self, block: BlockRef) -> Iterator[bytes]:
+        yield b"a damaged copy"
+        yield self._objects[block.file][block.offset : block.offset + block.length]
+
+
+# chronostream fact 34: found by compaction in the running job
+def test_compaction_mends_what_it_cannot_read() -> None:
+    storage = MemoryStorage()
+    writer = CutWriter(storage)
+    for n in range(20):
+        made = writer.cut({0: {0: n}})
+    copies, block = AllOf(storage), made.slices["step", 0].blocks[3]
+    whole = storage.objects[block.file]
+    storage.objects[block.file] = whole[:-5] + b"other"
+    alone = Deeds(counting(), storage).perform(Compact(made, Attempt(1, 1)))
+    assert isinstance(alone, Rewritten) and alone.trouble is not None and block.file in alone.trouble
+    mended = Deeds(counting(), storage, [copies]).perform(Compact(made, Attempt(1, 1)))
+    assert isinstance(mended, Rewritten) and mended.trouble is None
+    assert mended.mended == (block,) and len(mended.rewrites) == 1 and storage.objects[block.file] == whole
+    storage.delete(block.file)
+    assert Deeds(counting(), storage, [copies]).perform(Mend((block,))) == Mended((block,), ())
+    assert Deeds(counting(), storage).perform(Mend((block,))) == Mended((), (block,))
+    writer.check(made)
+
+
+def test_where_an_attempts_slices_came_from_is_added_up() -> None:
+    origins = Origins()
+    assert origins.sentence() is None and origins.slices == {}
+    origins.take(Loaded(0, 0, Attempt(1, 1), Loading({"checkpoint": 9}, {}, 0, ())))
+    origins.take(Loaded(1, 0, Attempt(1, 2), Loading({"peer": 2, "memory": 3}, {}, 1, ())))
+    origins.take(Loaded(1, 1, Attempt(1, 2), Loading({"memory": 4}, {}, 0, ())))
+    assert origins.slices == {"memory": 7, "peer": 2}
+    assert origins.sentence() == (
+        "slices loaded: 7 from memory, 2 from a peer; 1 copies of blocks were damaged and passed over"
+    )
