@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -163,9 +165,10 @@ def test_what_becomes_durable_is_copied_to_the_own_node_and_to_the_standbys_of_i
     feeder = Feeder(Attempt(1, 1), storage, own, lambda: keeper, standbys, keys)
     stored = writer.write({slice: {slice: 1} for slice in range(4)})
     feeder.offer(stored)
-    counts: dict[str, int] = {}
-    while counts.get("copied", 0) < 8:
-        counts = {name: counts.get(name, 0) + count for name, count in feeder.take_counts().items()}
+    counts = Counter[str]()
+    while counts["copied"] < 8:
+        counts.update(feeder.take_counts())
+        time.sleep(0.001)
     feeder.close()
     blocks = [change.block for change in stored]
     assert all(kept(own, block) for block in blocks)
@@ -180,6 +183,7 @@ def test_keepers_are_told_again_what_to_hold_also_if_nothing_changes(tmp_path: P
     feeder = Feeder(Attempt(1, 1), storage, node_store(tmp_path), lambda: keeper, [], [("step", 0)], 0.0)
     while keeper.told < 3:
         feeder.offer([])
+        time.sleep(0.001)
     feeder.close()
     assert keeper.held == [("step", 0)]
 

@@ -34,7 +34,7 @@ def flushed(subtask: Subtask) -> list[tuple[int, Frame]]:
     """All frames that leave, with the receivers of their rows."""
     return [
         (route, frame)
-        for row in subtask._outlet.cut(Token(1, 0, 1), end=True)
+        for row in subtask._outlet.cut(Token(1, 0, 1), end=True, tables={})
         for route, payload in zip(row.column("route").to_pylist(), row.column("payload").to_pylist())
         for frame in decode(payload)
     ]
