@@ -78,7 +78,6 @@ def test_no_more_at_once_than_a_subtask_can_take(monkeypatch: pytest.MonkeyPatch
     assert told == (TAKER, Prepare(BY, 2, V1, (0, 1)))
 
 
-# chronostream fact 27: however large a slice is, it can move
 def test_one_slice_may_always_move(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(moving_module, "AT_ONCE_BYTES", 30)
     some = moving()
