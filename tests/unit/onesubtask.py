@@ -17,7 +17,7 @@ from headrace.driver.planning import plan_job
 from headrace.runtime.batch import Batch
 from headrace.runtime.messages import Aligned, Described, Logged, ToDriver, ToWorker
 from headrace.runtime.orders import NO_ORDERS
-from headrace.runtime.ownership import dealt, owned
+from headrace.runtime.ownership import Table, dealt, owned
 from headrace.runtime.plan import Description, JobPlan, Ticket
 from headrace.runtime.subtask import Subtask
 from headrace.runtime.wire.channelmeter import Stamp
@@ -207,11 +207,14 @@ class Sender:
         self.put(records, times_us)
         return self.flush()
 
-    def mark(self, number: int, *, end: bool = False, receiver: int = 0, attempt: Attempt = ATTEMPT) -> list[bytes]:
+    def mark(
+        self, number: int, *, end: bool = False, receiver: int = 0, attempt: Attempt = ATTEMPT,
+        tables: dict[int, Table] | None = None,
+    ) -> list[bytes]:  # fmt: skip
         """The mark of a cut for one receiver, as a row of its own."""
         sequences = {writer.edge.id: writer.sequences[receiver] for writer in self.writers}
         watermarks = {writer.edge.id: writer.told_us for writer in self.writers}
-        return [CutMark(attempt.cut(number), end, sequences, watermarks).frame(self._index).encode()]
+        return [CutMark(attempt.cut(number), end, sequences, watermarks, tables or {}).frame(self._index).encode()]
 
 
 def counting(checkpoint: Path, **settings: Any) -> JobPlan:

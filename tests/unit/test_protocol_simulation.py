@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from simulated import mutated_driver, mutated_log, mutated_subtasks
+from simulated import mutated_driver, mutated_log, mutated_moves, mutated_subtasks
 from simulated.lanes import Violation
 from simulated.mutations import MUTATIONS, Mutation
 from simulated.world import World
@@ -19,7 +19,7 @@ CHUNK = 250
 ENCODED_EVERY = 50
 """Of so many worlds one keeps the entries of its log as bytes, as the product does."""
 
-assert mutated_driver and mutated_log and mutated_subtasks  # they note their mutations
+assert mutated_driver and mutated_log and mutated_moves and mutated_subtasks  # they note their mutations
 
 
 def live(seed: int) -> World:
@@ -32,17 +32,19 @@ def live(seed: int) -> World:
     return world
 
 
-# chronostream facts 16, 17, 18, 20, 33; invariants I1 to I7, I9 and I10 of the protocol
+# chronostream facts 16, 17, 18, 20, 21, 22, 23, 26, 27, 33; invariants I1 to I7, I9 and I10 of the protocol
 @pytest.mark.soak
 @pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
 def test_no_life_breaks_an_invariant(first: int) -> None:
-    cuts = drivers = 0
+    cuts = drivers = moves = 0
     for seed in range(first, min(first + CHUNK, SEEDS)):
         world = live(seed)
         cuts += len(world.truth.line)
         drivers += world.drivers_started
+        moves += world.truth.moves
     assert cuts > 3 * CHUNK, "the worlds get somewhere"
     assert drivers > 1.5 * CHUNK, "and drivers come and go"
+    assert moves > CHUNK, "and so do slices"
 
 
 def bad_seed(mutation: Mutation) -> int | None:

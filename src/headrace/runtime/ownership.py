@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from headrace.tokens import Token
+
 Table = tuple[int, ...]
 
 
@@ -47,3 +49,28 @@ def levelled(table: Sequence[int | None], subtasks: Sequence[int]) -> Table:
 def changed(before: Table, after: Table) -> Iterable[tuple[int, int, int]]:
     """Slice, owner before and owner after, of the slices that change hands."""
     return [(slice, x, y) for slice, (x, y) in enumerate(zip(before, after, strict=True)) if x != y]
+
+
+class Holdings:
+    """The slices of one subtask in one attempt. ``awaited`` are those among them whose state is still on its way, since
+    the cut ``given``: until they are here, no other cut is made.
+
+    Pure: the protocol's simulator runs this very class.
+    """
+
+    def __init__(self, mine: tuple[int, ...]) -> None:
+        self.mine = mine
+        self.awaited: frozenset[int] = frozenset()
+        self.given: Token | None = None
+
+    def change(self, token: Token, mine: tuple[int, ...]) -> frozenset[int]:
+        """A cut says what is ours from it on; returns what is another's now."""
+        before, self.mine = frozenset(self.mine), mine
+        self.awaited = frozenset(mine) - before
+        self.given = token if self.awaited else None
+        return before.difference(mine)
+
+    def adopt(self) -> frozenset[int]:
+        """All that was on its way is here; returns what that was."""
+        adopted, self.awaited, self.given = self.awaited, frozenset(), None
+        return adopted

@@ -237,7 +237,7 @@ class Subtask:
         yield from self._cuts.make(end=end, began_us=began_us, tables=tables)
         self._orders.made(token, self._outlet.sent_bytes)
         if end:
-            self._ended, self.version = True, (token, self._cuts.mine)
+            self._ended, self.version = True, (token, self._cuts.holdings.mine)
             self._reporter.send(now_us(), exhausted=self.has_sources and self.exhausted)
 
     def _wait_s(self) -> float:
@@ -291,7 +291,7 @@ class Subtask:
             case Prepare(attempt=attempt) if attempt == self._ticket.attempt:
                 self._cuts.arrivals.prepare(message)
             case Final(token=token) if token.by == self._ticket.attempt:
-                self._cuts.arrivals.final(message)
+                self._cuts.final(message)
             case Fenced(why=why):
                 raise FencedError(why)
 

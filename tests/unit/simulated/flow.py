@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 from headrace.graph.windowing import IDLE_US, NEVER_US
 from headrace.runtime.cutmaking.sourceorders import AHEAD_BYTES, SourceOrders
 from headrace.runtime.operators.operator import lowest_of
+from headrace.runtime.ownership import Holdings
 from headrace.runtime.plan import Ticket
 from headrace.runtime.wire.alignment import Alignment
 from headrace.runtime.wire.marks import CutMark
 from headrace.state.durable.segments import StoredChange
 from headrace.tokens import Token
 from simulated.job import END, NEVER, SLICES, WINDOW, closed, key_at, source_state
-from simulated.lanes import Violation
+from simulated.lanes import Lane, Violation
 from simulated.stores import ToyStore
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ class Flow:
     state: str
     next: Token
     store: ToyStore
+    turns: Lane
 
     def begin(self, ticket: Ticket) -> None:
         """A new attempt: nothing was sent, and nothing has come."""
@@ -63,15 +65,16 @@ class Flow:
         self.watermark = NEVER
         self.queue: deque[tuple[int, Frame]] = deque()
         self.buffers: list[list[Any]] = [[] for _ in range(self.receivers)]
-        self.sequence, self.seen = [0] * SLICES, dict[tuple[int, int], int]()
+        self.sequence, self.seen = [0] * SLICES, self.world.truth.seen_in(ticket.attempt)
         self.sent, self.consumed = [0] * SLICES, dict[int, list[int]]()
         self.put, self.stood = 0, dict[int, int]()
         self.chunks: dict[Token, list[StoredChange]] = {}
         self.rows: list[Any] = []
         self.sent_bytes, self.serial = 0, 0
         self.ahead: deque[tuple[int, int]] = deque()
-        self.mine = [] if self.stage else list(ticket.mine)
-        self.read = {p: self._offset(p) for p in self.mine}
+        self.holdings, self.table = Holdings(ticket.mine), ticket.table
+        self.partitions = () if self.stage else ticket.mine
+        self.read = {p: self._offset(p) for p in self.partitions}
 
     @property
     def place(self) -> str:
@@ -90,7 +93,7 @@ class Flow:
     def poll(self) -> None:
         """Read a row or two ahead, emit some of what was read, and sometimes say how far time has come."""
         random = self.world.random
-        more = [p for p in self.mine if self.shape.rows is None or self.read[p] < self.shape.rows]
+        more = [p for p in self.partitions if self.shape.rows is None or self.read[p] < self.shape.rows]
         if more:
             partition = min(more, key=lambda p: self.read[p] + 4 * random())
             for _ in range(int(4 * random())):
@@ -116,13 +119,13 @@ class Flow:
 
     @property
     def exhausted(self) -> bool:
-        return self.shape.rows is not None and all(self._offset(p) == self.shape.rows for p in self.mine)
+        return self.shape.rows is not None and all(self._offset(p) == self.shape.rows for p in self.partitions)
 
     # What is sent.
 
     def send(self, slice: int, row: tuple[int, int, int]) -> None:
         """Put a row into the buffer that leads to the owner of its slice."""
-        to = self.ticket.table[slice]
+        to = self.table[slice]
         self.sequence[slice] += 1
         self.put += 1
         buffer = self.buffers[to]
@@ -145,7 +148,7 @@ class Flow:
     def output_watermark(self) -> int:
         if self.stage:
             return self.watermark
-        return min((source_state(self.shape, self._offset(p))[1] for p in self.mine), default=IDLE_US)
+        return min((source_state(self.shape, self._offset(p))[1] for p in self.partitions), default=IDLE_US)
 
     def punctuate(self, *more: Frame) -> None:
         """Buffers first: what is in them is older."""
@@ -155,6 +158,14 @@ class Flow:
 
     # What was received.
 
+    def hand_on(self, sender: int, frame: Frame) -> None:
+        """To be worked on now or, behind what is queued, later."""
+        if self.queue or self.world.random() < 0.2:
+            self.queue.append((sender, frame))
+            self.turns.push(self.work)
+        else:
+            self.consume(sender, frame)
+
     def work(self) -> None:
         if self.queue and self.state == "running":
             self.consume(*self.queue.popleft())
@@ -163,6 +174,7 @@ class Flow:
         kind, content = frame
         if kind == "time":
             self.known[sender] = max(self.known[sender], content)
+        if kind != "rows":
             self.advance()
             return
         consumed = self.consumed.setdefault(sender, [0] * SLICES)
@@ -174,11 +186,12 @@ class Flow:
 
     def accept(self, sender: int, slice: int, sequence: int, key: int, at: int, n: int) -> None:
         """Count a row; it must be mine, in its place, and not late."""
-        if slice not in self.ticket.mine:
+        if slice not in self.holdings.mine:
             raise Violation(f"I4: {self.place} got a row of slice {slice}, which is not its own")
-        if self.seen.get((sender, slice), 0) + 1 != sequence:
+        at_sender = (self.stage, sender, slice)
+        if self.seen.get(at_sender, 0) + 1 != sequence:
             raise Violation(f"I5: {self.place} got row {sequence} of sender {sender}, slice {slice} out of order")
-        self.seen[sender, slice] = sequence
+        self.seen[at_sender] = sequence
         window = at // WINDOW if self.stage == 1 else at
         if window <= closed(self.watermark):
             raise Violation(f"I6: {self.place} got a row of window {window} after it was closed")
@@ -186,6 +199,9 @@ class Flow:
             entry: Any = (key, window)
         else:
             entry = key // 2
+            if window <= self.seen.get((self.stage, -1, key), -1):
+                raise Violation(f"I5: {self.place} got window {window} of key {key} after later ones")
+            self.seen[self.stage, -1, key] = window
             self.show(key, window, n)
         self.store.put(slice, entry, self.store.slices.get(slice, {}).get(entry, 0) + n)
 

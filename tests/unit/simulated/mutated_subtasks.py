@@ -196,8 +196,8 @@ def punctuations_before_buffers(patch: Patch) -> None:
 def sources_read_on_after_the_end(patch: Patch) -> None:
     make = Subtask.make_cut
 
-    def reading_on(self: Any, end: bool) -> None:
-        make(self, end)
+    def reading_on(self: Any, end: bool, tables: Any) -> None:
+        make(self, end, tables)
         if end and not self.stage and not self.exhausted:
             for _ in range(3):
                 self.poll()

@@ -1,8 +1,8 @@
 """Each rule of the protocol taken away, one at a time: what the world must notice.
 
-A mutation changes the product's class where the rule is the product's, and the toy where it is a subtask's. Rules that
-are about moving slices (9 to 15, FINAL) have none yet; nor have leases (24), layers of undo (26, 27) and watermarks in
-marks that are lower than before (4.5), which are about memory, time or moves only.
+A mutation changes the product's class where the rule is the product's, and the toy where it is a subtask's. Leases (24),
+layers of undo (26, 27), partitions that move (14) and watermarks in marks that are lower than before (4.5) have none: they
+are about time, memory or what nobody does yet.
 """
 
 from __future__ import annotations

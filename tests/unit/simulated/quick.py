@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
 
-from headrace.driver.protocol import appending, machine, ordering, publications, retries, upkeep
+from headrace.driver.protocol import appending, machine, moving, ordering, publications, retries, upkeep
 from headrace.state.durable import compaction
 
 _SMALL: tuple[tuple[ModuleType, str, float], ...] = (
@@ -20,6 +20,8 @@ _SMALL: tuple[tuple[ModuleType, str, float], ...] = (
     (retries, "_LONGEST_BACKOFF_S", 1.0),
     (ordering, "_MIN_BATCH_S", 0.5),
     (ordering, "_SILENT_LEASES", 2),
+    (moving, "AT_ONCE_BYTES", 12),
+    (moving, "PATIENCE_S", 3.0),
     (machine, "_UNFINISHED_S", 3.0),
 )
 

@@ -7,11 +7,13 @@ from typing import Any
 
 from headrace.driver.protocol.events import Compact
 from headrace.errors import CorruptionError
+from headrace.runtime.cutmaking.arrivals import Image
 from headrace.state.durable.changes import Digest
 from headrace.state.durable.compaction import long_chains, run_of
 from headrace.state.durable.manifest import Rewrite, SliceVersion
 from headrace.state.durable.segments import SEGMENTS, BlockRef, StoredChange
 from headrace.state.durable.storage import Storage
+from simulated.lanes import Violation
 
 _MASK = 2**64 - 1
 Block = tuple[str, int, dict[Any, Any], list[Any]]
@@ -54,7 +56,17 @@ class ToyStore:
         self.digests[slice] = digest & _MASK
 
     def load(self, slice: int, contents: dict[Any, Any], digest: Digest) -> None:
+        """A slice that is not here: the product's stores would add it to what they have."""
+        if slice in self.slices:
+            raise Violation(f"slice {slice} of {self.step} is loaded, but was here before")
         self.slices[slice], self.digests[slice] = contents, digest[0]
+
+    def give_away(self, slices: frozenset[int]) -> None:
+        """They are another's now."""
+        for slice in slices:
+            self.slices.pop(slice, None)
+            self.digests.pop(slice, None)
+            self.dirty.pop(slice, None)
 
     def swap(self) -> Swapped:
         """What changed since the last call, copied; it is put together later."""
@@ -83,10 +95,13 @@ def write_blocks(
     ]
 
 
-def read_contents(storage: Storage, step: str, slice: int, version: SliceVersion) -> dict[Any, Any]:
-    """As ``read_slice``: a slice's entries, checked; FileNotFoundError if a file is not there."""
-    contents: dict[Any, Any] = {}
-    for ref in version.blocks:
+def read_contents(
+    storage: Storage, step: str, slice: int, version: SliceVersion, known: Image[dict[Any, Any]] | None = None
+) -> dict[Any, Any]:
+    """As ``read_slice`` and ``read_slice_from``: a slice's entries, checked; FileNotFoundError if a file is not there."""
+    since = version.since(known.version) if known is not None else None
+    contents: dict[Any, Any] = {} if known is None or since is None else dict(known.rows)
+    for ref in version.blocks if since is None else since:
         of_step, of_slice, puts, gone = storage.get_range(ref.file, ref.offset, ref.length)  # type: ignore[misc]
         assert (of_step, of_slice) == (step, slice)
         for key in gone:

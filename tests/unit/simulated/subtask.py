@@ -6,6 +6,7 @@ a loop does in the product is an item in a lane here, so that anything may happe
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from headrace.connect.sink import Staged
@@ -19,6 +20,7 @@ from headrace.runtime.messages import (
     Described,
     Failed,
     Fenced,
+    Final,
     Go,
     GoOn,
     Hello,
@@ -26,19 +28,22 @@ from headrace.runtime.messages import (
     Loaded,
     Logged,
     Planned,
+    Prepare,
     Ready,
     Reported,
     ToDriver,
     ToWorker,
 )
+from headrace.runtime.ownership import Table
 from headrace.runtime.plan import Description, Ticket
 from headrace.runtime.wire.marks import CutMark
 from headrace.state.copies.nearest import NOTHING_LOADED
 from headrace.tokens import Token
-from simulated.flow import Flow, Row
+from simulated.flow import Row
 from simulated.job import KEYS, SLICES, STEPS
 from simulated.lanes import Lane, Violation
 from simulated.stores import Swapped, ToyStore, read_contents, write_blocks
+from simulated.taking import Taking
 
 if TYPE_CHECKING:
     from simulated.driver import Driver
@@ -73,7 +78,7 @@ class Process:
             self.down.items.popleft()
 
 
-class Subtask(Flow):
+class Subtask(Taking):
     """One subtask in one batch of a query."""
 
     frozen = False
@@ -84,7 +89,7 @@ class Subtask(Flow):
         process.subtask = self
         self.stage, self.index, self.name = stage, index, process.name
         self.state = "joining"
-        self.turns, self.writer = Lane(self.world, self), Lane(self.world, self)
+        self.turns, self.writer, self.loading = (Lane(self.world, self) for _ in range(3))
         self.shape = self.world.shape
         self.last = stage == len(query.subtasks) - 1
         self.described: Description | None = None
@@ -133,6 +138,10 @@ class Subtask(Flow):
                 if self.described is not None and self.described.token == token:
                     self.described = None
                     self._settle()
+            case Prepare() if self.state == "running":
+                self.prepare(message)
+            case Final() if self.state == "running":
+                self.final(message)
 
     def is_for_another(self, message: ToWorker) -> bool:
         """As in ``ChannelClient``: a task of another query was meant."""
@@ -189,7 +198,7 @@ class Subtask(Flow):
         if self.state != "running" or self.stage or self.ended:
             return
         if self.orders.ordered is not None:
-            self.make_cut(self.orders.ordered.end)
+            self.make_cut(self.orders.ordered.end, self.orders.ordered.tables)
         elif self.orders.may_poll(self.sent_bytes, 0):
             self.poll()
         else:
@@ -242,11 +251,8 @@ class Subtask(Flow):
         for frame in row:
             if frame[0] == "mark":
                 self.marked(sender, frame[1])
-            elif self.queue or self.world.random() < 0.2:
-                self.queue.append((sender, frame))
-                self.turns.push(self.work)
-            else:
-                self.consume(sender, frame)
+            elif (now := self.sift(sender, frame)) is not None:
+                self.hand_on(sender, now)
 
     def marked(self, sender: int, mark: CutMark) -> None:
         try:
@@ -261,8 +267,8 @@ class Subtask(Flow):
 
     def aligned(self) -> None:
         mark = self.alignment.agreed
-        if mark is not None and self.state == "running":
-            self.make_cut(mark.end)
+        if mark is not None and self.state == "running" and not self.waits:
+            self.make_cut(mark.end, mark.tables)
 
     def take_held(self) -> None:
         """As ``Subtask._read``: what a cut has held goes first, one row a turn."""
@@ -274,12 +280,14 @@ class Subtask(Flow):
 
     # Cuts.
 
-    def make_cut(self, end: bool) -> None:
+    def make_cut(self, end: bool, tables: Mapping[int, Table]) -> None:
         """As ``Cuts.make``: what came before is processed and leaves, the mark behind it, and what changed is set aside."""
         token = self.next
         self.drain()
-        self.leave(CutMark(token, end, {}, {EDGE: self.output_watermark()}))
+        self.leave(CutMark(token, end, {}, {EDGE: self.output_watermark()}, dict(tables)))
+        self.route(tables)
         self.set_aside(token)
+        self.change_hands(token, tables)
         self.tell(Aligned(self.stage, self.index, token))
         if self.stage:
             marks = self.alignment.made()
@@ -299,6 +307,12 @@ class Subtask(Flow):
 
     def leave(self, mark: CutMark) -> None:
         self.punctuate(("mark", mark))
+
+    def route(self, tables: Mapping[int, Table]) -> None:
+        """What is put in from now on goes to who owns it after the cut."""
+        self.table = tables.get(self.stage + 1, self.table)
+        if self.receivers:
+            self.world.truth.routes(self.next.by.cut(self.next.cut + 1), self.stage + 1, self.table)
 
     def set_aside(self, token: Token) -> None:
         swapped = self.store.swap()
@@ -349,6 +363,7 @@ class Subtask(Flow):
             draft.watermarks, tuple(staged), {}, draft.exhausted, 0.0, 0.0, 0, {},
         )  # fmt: skip
         self.durable = True
+        self.world.truth.describes(self.described)
         self._tell_again(self.described)
 
     def _tell_again(self, described: Description) -> None:
@@ -361,7 +376,7 @@ class Subtask(Flow):
         if self.state == "settling" and self.durable:
             self.state = "done"
             made = self.next.by.cut(self.next.cut - 1)
-            self.process.kept = (made, self.ticket.mine, self.store)
+            self.process.kept = (made, self.holdings.mine, self.store)
             self.query.over(self)
 
     # The end.

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.driver.protocol.events import Finish
 from headrace.errors import FencedError, HeadraceError
-from headrace.runtime.plan import Ticket
+from headrace.runtime.ownership import Table
+from headrace.runtime.plan import Description, Ticket
 from headrace.state.durable.manifest import Manifest, SliceKey
 from headrace.state.durable.versionlog import CutEntry, Opened
 from headrace.tokens import Attempt, Token
@@ -42,8 +43,10 @@ class Truth:
         self.strays: set[int] = set()
         self.visible: list[str] = []
         self.at: dict[Token, int] = {}
-        self.owners: dict[tuple[Attempt, int, int], int] = {}
-        self.tables: dict[tuple[Attempt, int], tuple[int, ...]] = {}
+        self.owners: dict[tuple[Token, int], dict[int, int]] = {}
+        self.tables: dict[tuple[Token, int], Table] = {}
+        self.seen: dict[Attempt, dict[tuple[int, int, int], int]] = {}
+        self.moves = 0
         self.as_produced: list[tuple[Token, Result]] = []
 
     # The log.
@@ -152,21 +155,37 @@ class Truth:
     # Attempts.
 
     def planned(self, subtask: Subtask, ticket: Ticket) -> None:
-        """One owner per slice, and all senders know the same one."""
-        for slice in ticket.mine:
-            at = (ticket.attempt, subtask.stage, slice)
-            if self.owners.setdefault(at, subtask.index) != subtask.index:
-                raise Violation(f"I4: slice {slice} of stage {subtask.stage} has two owners in {ticket.attempt}")
-            self._agree((ticket.attempt, subtask.stage), slice, subtask.index)
+        """Who owns what in the first interval."""
+        self.owns(ticket.first, subtask.stage, subtask.index, ticket.mine)
         if ticket.table:
-            known = self.tables.setdefault((ticket.attempt, subtask.stage + 1), ticket.table)
-            if known != ticket.table:
-                raise Violation(f"I4: senders of {ticket.attempt} do not agree who owns what")
+            self.routes(ticket.first, subtask.stage + 1, ticket.table)
 
-    def _agree(self, at: tuple[Attempt, int], slice: int, index: int) -> None:
-        table = self.tables.get(at)
-        if table is not None and table[slice] != index:
-            raise Violation(f"I4: rows of slice {slice} go to {table[slice]}, but {index} owns it")
+    def owns(self, token: Token, stage: int, index: int, slices: tuple[int, ...]) -> None:
+        """Until that cut. One owner per slice, and all senders know the same one."""
+        owners, table = self.owners.setdefault((token, stage), {}), self.tables.get((token, stage))
+        for slice in slices:
+            if owners.setdefault(slice, index) != index:
+                raise Violation(f"I4: slice {slice} of stage {stage} has two owners until {token}")
+            if table is not None and table[slice] != index:
+                raise Violation(f"I4: rows of slice {slice} go to {table[slice]} until {token}, but {index} owns it")
+
+    def routes(self, token: Token, stage: int, table: Table) -> None:
+        """A sender's idea of who owns what until a cut."""
+        if self.tables.setdefault((token, stage), table) != table:
+            raise Violation(f"I4: senders do not agree who owns what until {token}")
+
+    def describes(self, described: Description) -> None:
+        """Only what was one's own until the cut."""
+        owners = self.owners.get((described.token, described.stage), {})
+        for change in described.changes:
+            if owners.get(change.slice) != described.index:
+                raise Violation(
+                    f"I4: {described.index} describes slice {change.slice}, not its own until {described.token}"
+                )
+
+    def seen_in(self, attempt: Attempt) -> dict[tuple[int, int, int], int]:
+        """The last row of each stage, sender and slice that somebody has worked on in an attempt: whoever it was."""
+        return self.seen.setdefault(attempt, {})
 
     def not_loaded(self, subtask: Subtask, error: Exception) -> None:
         """Only who was replaced may find nothing."""

@@ -8,7 +8,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.driver.protocol.events import BatchEndAsked, Finish, Lost, OrdersGiven, RestartAsked, StopAsked, Tick
+from headrace.driver.protocol.events import (
+    BatchEndAsked,
+    Finish,
+    Lost,
+    MovesAsked,
+    OrdersGiven,
+    RestartAsked,
+    StopAsked,
+    Tick,
+)
 from headrace.runtime.orders import Orders
 from headrace.runtime.plan import JobPlan
 from headrace.state.durable.loading import read_manifest
@@ -18,7 +27,7 @@ from headrace.state.durable.versionlog import CutEntry, VersionLog
 from headrace.tokens import Token
 from simulated.disk import Disk, PlainLog
 from simulated.driver import Driver
-from simulated.job import Shape, laid_out, planned, with_sinks
+from simulated.job import SLICES, Shape, laid_out, planned, with_sinks
 from simulated.lanes import Lane, Violation
 from simulated.quick import quick
 from simulated.sinks import Sinks
@@ -47,6 +56,7 @@ class Faults:
             disk=pick((0.004, 0.02, 0.05)), append=pick((0.0, 0.0, 0.2)), stall=pick((0.0, 0.15, 0.3)), sink=pick((0.0, 0.04, 0.2)),
             write=pick((0.0, 0.004)), lose=pick((0.0, 0.002, 0.008)), repeat=pick((0.0, 0.01, 0.05)),
             lay_out=pick((0.0, 0.3)), chaos=pick((0.002, 0.005, 0.012)), chunk=pick((0.01, 0.1)),
+            moves=pick((0.0, 0.02, 0.06)), read=pick((0.0, 0.02)),
         )  # fmt: skip
 
     disk: float = 0.03
@@ -60,6 +70,8 @@ class Faults:
     chaos: float = 0.007
     chunk: float = 0.02
     survive: float = 0.3
+    moves: float = 0.0
+    read: float = 0.0
     only: tuple[str, ...] = ()
 
 
@@ -151,8 +163,8 @@ class World:
         while self._timers and self._timers[0][0] <= self.now:
             _, _, call, arguments = heapq.heappop(self._timers)
             call(*arguments)
-        if not self.calm and self.random() < self.faults.chaos:
-            self.chaos()
+        if not self.calm and (chance := self.random()) < self.faults.chaos + self.faults.moves:
+            self.chaos(None if chance < self.faults.chaos else "move")
         if not self.drivers and not self.done and self.random() < 0.3:
             self.start_driver()
         ready = self.ready
@@ -233,13 +245,13 @@ class World:
             driver.dead = True
             self.drivers.remove(driver)
 
-    def chaos(self) -> None:
-        """Something that no protocol can prevent."""
+    def chaos(self, kind: str | None = None) -> None:
+        """Something that no protocol can prevent; or that it was asked for."""
         awake = [driver for driver in self.drivers if not driver.frozen]
         if not awake:
             return
         driver = self.dice.choice(awake)
-        kind = self.dice.choice(self.faults.only or _CHAOS)
+        kind = kind or self.dice.choice(self.faults.only or _CHAOS)
         self.say("chaos: %s of %s", kind, driver)
         self._happens(kind, driver, driver.query.all if driver.query is not None and driver.query.running else [])
 
@@ -270,6 +282,11 @@ class World:
                 stages = driver.shape.subtasks
                 active = {stage: self.dice.randint(1, n) for stage, n in enumerate(stages) if stage}
                 driver.tell(OrdersGiven(Orders(0, {}, {}, active, None, None)))
+            case "move":
+                for stage, n in enumerate(driver.shape.subtasks):
+                    if stage and n > 1 and self.random() < 0.7:
+                        table = tuple(int(self.random() * n) for _ in range(SLICES))
+                        driver.tell(MovesAsked(stage, table, kind))
             case "stop":
                 driver.asked = True
                 driver.tell(StopAsked())
@@ -280,7 +297,7 @@ class World:
 
     def _go_on(self, subtask: Subtask) -> None:
         subtask.frozen = subtask.process.frozen = False
-        for lane in (subtask.process.down, subtask.turns, subtask.writer):
+        for lane in (subtask.process.down, subtask.turns, subtask.writer, subtask.loading):
             lane.again()
         subtask.query.again(subtask)
 

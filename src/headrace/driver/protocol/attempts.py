@@ -15,6 +15,7 @@ from headrace.driver.protocol.cutting import CutPace, CutUnderWay
 from headrace.driver.protocol.events import Began, Instruction, Mend, NumberedCut, Say, Send
 from headrace.driver.protocol.members import Members
 from headrace.driver.protocol.moving import HandedOver, Moving
+from headrace.errors import ProtocolError
 from headrace.runtime.messages import (
     Adopted,
     Aligned,
@@ -177,7 +178,10 @@ class Attempts:
         out: list[Instruction] = [
             Say("hold", _CANCELLED.format(len(gone))) for gone in [moving.given_up(now_s)] if gone
         ]
-        told: list[tuple[Place, ToWorker]] = [*moving.finals(self.base, now_s)]
+        try:
+            told: list[tuple[Place, ToWorker]] = [*moving.finals(self.base, now_s)]
+        except ProtocolError as error:
+            return self._fail_protocol(str(error))
         if self.cut is None and not moving.moves:
             for stage in moving.stages:
                 table = self.members.resized(stage, self.orders)

@@ -144,7 +144,7 @@ class Machine(Ordering):
                 return self._change("query", why)
             case BatchEndAsked(why):
                 return self._change("batch", why)
-            case MovesAsked(stage, table, why) if stage in self.moving.stages:
+            case MovesAsked(stage, table, why) if stage in self.moving.stages and self.members.fits(stage, table):
                 self.moving.want(stage, table)
                 return [Say("move", why)]
             case Tick() | MovesAsked():

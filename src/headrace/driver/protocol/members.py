@@ -99,6 +99,10 @@ class Members:
         """Whether a stage's slices are those of keys."""
         return any(edge.keyed for edge in self.plan.layout.border(stage))
 
+    def fits(self, stage: int, table: Table) -> bool:
+        """Whether a stage, as it is laid out now, has just these slices, and such subtasks."""
+        return len(table) == self.plan.slices_of(stage) and all(self.has_place((stage, owner)) for owner in table)
+
     def grows(self, orders: Orders, moving: frozenset[int]) -> bool:
         """Whether a keyed stage, whose slices cannot move, waits for the next attempt to get more subtasks."""
         return any(

@@ -74,7 +74,7 @@ class Moving:
     _unready: set[Place] = field(default_factory=set)
     _unadopted: set[Place] = field(default_factory=set)
     _until_s: float = 0.0
-    _told_s: float = float("-inf")
+    _told_s: dict[Place, float] = field(default_factory=dict)
     _described: dict[int, Description] = field(default_factory=dict)
     _held_ms: float = 0.0
 
@@ -171,17 +171,19 @@ class Moving:
                     self._described[_number(move)] = description
 
     def finals(self, base: NumberedCut | None, now_s: float) -> list[tuple[Place, Final]]:
-        """What to tell those who have not adopted; again and again, since messages may be lost."""
-        if self.token is None or now_s - self._told_s < _REPEAT_S:
+        """What to tell those who have not adopted; again and again, since messages may be lost. ProtocolError if what was
+        described does not follow the version before.
+        """
+        if self.token is None:
             return []
-        told = []
+        told, logged = [], base is not None and base.manifest.token == self.token
         for place in sorted(self._unadopted):
+            if place in self._told_s and now_s - self._told_s[place] < _REPEAT_S:
+                continue
             mine = [move for move in self.moves if (move.stage, move.taker) == place]
-            logged = base is not None and base.manifest.token == self.token
             if logged or all(_number(move) in self._described for move in mine):
                 told.append((place, Final(self.token, tuple(self._final_slices(mine, base, logged=logged)))))
-        if len(told) == len(self._unadopted):
-            self._told_s = now_s
+                self._told_s[place] = now_s
         return told
 
     def adopt(self, place: Place, token: Token, held_ms: float, now_s: float) -> HandedOver | None:
@@ -199,7 +201,7 @@ class Moving:
 
     def _done(self) -> None:
         self.moves, self.tables, self._described, self._held_ms = (), {}, {}, 0.0
-        self._unready, self._unadopted, self._told_s = set(), set(), float("-inf")
+        self._unready, self._unadopted, self._told_s = set(), set(), {}
 
     def _chosen(self, tables: Sequence[Table], base: NumberedCut | None) -> tuple[Move, ...]:
         moves = [

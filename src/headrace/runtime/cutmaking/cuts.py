@@ -13,11 +13,11 @@ import pyarrow as pa
 from headrace.runtime.build import BuiltStage
 from headrace.runtime.clock import now_us
 from headrace.runtime.controlend import Control
-from headrace.runtime.cutmaking.arrivals import Arrivals
+from headrace.runtime.cutmaking.arrivals import Arrivals, FromStorage, Loader
 from headrace.runtime.cutmaking.handover import Handover
-from headrace.runtime.messages import Adopted, Aligned, Prepared, RowsShown
+from headrace.runtime.messages import Adopted, Aligned, Final, Prepared, RowsShown
 from headrace.runtime.operators.sinks import DeadLetters
-from headrace.runtime.ownership import Table, owned
+from headrace.runtime.ownership import Holdings, Table, owned
 from headrace.runtime.plan import Description, JobPlan, Ticket
 from headrace.runtime.reporting import Reporter
 from headrace.runtime.scheduling.scheduler import Scheduler
@@ -44,9 +44,10 @@ class Cuts:
         self._scheduler, self._reporter, self._stores = scheduler, reporter, stores
         self._handover: Handover | None = None
         self._feeder: Feeder | None = None
-        self._arrivals: Arrivals | None = None
-        self.mine: tuple[int, ...] = ()
-        self._given: tuple[Token, frozenset[int], int] | None = None
+        self._arrivals: Arrivals[pa.RecordBatch] | None = None
+        self.holdings = Holdings(())
+        self._given_us = 0
+        self._told: Adopted | None = None
 
     def begin(
         self, index: int, ticket: Ticket, control: Control, storage: Storage, wake: Callable[[], None],
@@ -62,8 +63,8 @@ class Cuts:
         written = feeder.offer if feeder is not None else lambda stored: None
         chunks = ChunkWriter(storage, self._stem(), settings.chunk_s, settings.chunk_bytes, now_us(), wake, written)
         self._handover = Handover(control, chunks)
-        self._arrivals = Arrivals(storage, self._stores, wake)
-        self.mine, self._given = ticket.mine, None
+        self._arrivals = Arrivals(FromStorage(storage), self._stores, Loader(wake))
+        self.holdings, self._told = Holdings(ticket.mine), None
         self._open_sinks()
 
     @property
@@ -72,14 +73,14 @@ class Cuts:
         return self._handover
 
     @property
-    def arrivals(self) -> Arrivals:
+    def arrivals(self) -> Arrivals[pa.RecordBatch]:
         assert self._arrivals is not None, "an attempt has begun"
         return self._arrivals
 
     @property
     def waits(self) -> bool:
         """Whether slices that the last cut gave to this subtask are still on their way: until then none is made."""
-        return self._given is not None
+        return self.holdings.given is not None
 
     def make(self, *, end: bool, began_us: int, tables: Mapping[int, Table]) -> Iterator[pa.RecordBatch]:
         """Make the next cut; yields the rows that leave. ``began_us``: since when this subtask has known of it. ``tables``
@@ -103,6 +104,13 @@ class Cuts:
         self._control.tell(Aligned(self._stage, self._index, token))
         self._intake.made(token)
 
+    def final(self, final: Final) -> None:
+        """What slices are that a cut gave to this subtask. If they were adopted before, nobody has heard of it."""
+        if self._told is not None and self._told.token == final.token:
+            self._control.tell(self._told)
+        else:
+            self.arrivals.final(final)
+
     def look(self, now: int) -> None:
         """Between two cuts: describe the last one when it is durable, and write what has become too much to wait."""
         handover = self.handover
@@ -111,8 +119,8 @@ class Cuts:
             handover.chunks.write(self._swapped(), now)
         if (prepared := self.arrivals.prepared()) is not None:
             self._control.tell(Prepared(self._stage, self._index, prepared.attempt, prepared.version))
-        if self._given is not None and self.arrivals.adopt_one(self._given[0]):
-            self._adopted(now)
+        if self.holdings.given is not None and self.arrivals.adopt_one(self.holdings.given):
+            self._adopted(self.holdings.given, now)
 
     def close(self) -> None:
         """Stop writing."""
@@ -152,22 +160,19 @@ class Cuts:
 
     def _change_hands(self, token: Token, table: Table) -> None:
         """What is another's from this cut on is forgotten; what is ours is waited for."""
-        before, self.mine = frozenset(self.mine), owned(table, self._index)
-        if lost := before.difference(self.mine):
+        if lost := self.holdings.change(token, owned(table, self._index)):
             for operator in self._operators.values():
                 operator.give_away(lost)
-        if gained := frozenset(self.mine) - before:
-            self._given = token, gained, now_us()
-            self._intake.waitlist.slices = gained
+        self._given_us = now_us()
+        self._intake.waitlist.slices = self.holdings.awaited
 
-    def _adopted(self, now: int) -> None:
-        assert self._given is not None
-        token, slices, since_us = self._given
-        self._given = None
+    def _adopted(self, token: Token, now: int) -> None:
+        slices = self.holdings.adopt()
         for operator in self._operators.values():
             operator.adopted(slices)
         self._intake.go_on()
-        self._control.tell(Adopted(self._stage, self._index, token, (now - since_us) / 1e3))
+        self._told = Adopted(self._stage, self._index, token, (now - self._given_us) / 1e3)
+        self._control.tell(self._told)
 
     def _open_sinks(self) -> None:
         for sink in self._sinks:

@@ -23,7 +23,7 @@ from headrace.runtime.wire.inbox import Row
 from headrace.runtime.wire.links import Links
 from headrace.runtime.wire.marks import CutMark, read_mark
 from headrace.runtime.wire.rowshelf import RowShelf
-from headrace.runtime.wire.waitlist import Waitlist
+from headrace.runtime.wire.waitlist import Waitlist, split
 from headrace.state.spill.diskrows import spill_home
 from headrace.tokens import Token
 
@@ -42,7 +42,7 @@ class Intake:
         self._inbound, self._links, self._sources = inbound, links, sources
         self._leg = links if plan.layout.stages[stage].first < stage else None
         self._shelf = RowShelf(spill_home)
-        self.waitlist = Waitlist()
+        self.waitlist: Waitlist[Inbound, QueuedBuffer] = Waitlist(split)
         self.alignment: Alignment[Row, CutMark] = Alignment(self._shelf)
         self._ended: dict[int, CutMark] = {}
         self._index = self.marked_us = 0
@@ -112,7 +112,7 @@ class Intake:
                 )
             if not inbound.accept(frame):
                 continue
-            waits = self.waitlist.concerns(inbound)
+            waits = bool(self.waitlist.slices) and inbound.edge.keyed  # watermarks too: they close windows
             if frame.kind is Kind.WATERMARK:
                 if self._plan.eager and not waits:
                     inbound.advance()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -13,39 +14,51 @@ from headrace.runtime.operators.queues import QueuedBuffer
 from headrace.runtime.wire.inbound import Inbound
 from headrace.state.hashing import slices_of
 
-Waiting = tuple[Inbound, QueuedBuffer]
+End = TypeVar("End")
+Item = TypeVar("Item")
+Split = Callable[[End, Item, frozenset[int]], tuple[Item | None, Item | None]]
+"""What of an item is of some slices, and what is not."""
 
 
-class Waitlist:
-    """``slices`` are those that are waited for; none most of the time."""
+class Waitlist(Generic[End, Item]):
+    """``slices`` are those that are waited for; none most of the time.
 
-    def __init__(self) -> None:
-        self.slices: frozenset[int] = frozenset()
-        self._waiting: list[Waiting] = []
+    Pure: items are opaque but for ``split``. The protocol's simulator runs this very class.
+    """
 
-    def concerns(self, inbound: Inbound) -> bool:
-        """Whether what arrives there may have to wait: watermarks too, which would close windows of what is not here."""
-        return bool(self.slices) and inbound.edge.keyed
+    def __init__(self, split: Split[End, Item]) -> None:
+        self._split = split
+        self.clear()
 
-    def sift(self, inbound: Inbound, buffer: QueuedBuffer) -> QueuedBuffer | None:
-        """What of a buffer need not wait, if any; the rest is kept."""
-        waits = np.isin(_slices(inbound, buffer), list(self.slices))
-        if not waits.any():
-            return buffer
-        if waits.all():
-            self._waiting.append((inbound, buffer))
-            return None
-        later = _part(buffer, waits)
-        self._waiting.append((inbound, replace(later, began=None)))
-        return _part(buffer, ~waits)
+    def sift(self, end: End, item: Item) -> Item | None:
+        """What of an item that arrived at an end need not wait, if any; the rest is kept."""
+        later, now = self._split(end, item, self.slices)
+        if later is not None:
+            self._waiting.append((end, later))
+        return now
 
-    def take(self) -> Iterator[Waiting]:
+    def take(self) -> Iterator[tuple[End, Item]]:
         """All are here: what has waited, in order."""
-        waiting, self._waiting, self.slices = self._waiting, [], frozenset()
+        waiting = self._waiting
+        self.clear()
         yield from waiting
 
     def clear(self) -> None:
-        self._waiting, self.slices = [], frozenset()
+        """Nothing is waited for, and nothing waits."""
+        self._waiting: list[tuple[End, Item]] = []
+        self.slices: frozenset[int] = frozenset()
+
+
+def split(
+    inbound: Inbound, buffer: QueuedBuffer, slices: frozenset[int]
+) -> tuple[QueuedBuffer | None, QueuedBuffer | None]:
+    """A buffer's rows of some slices, and the others."""
+    waits = np.isin(_slices(inbound, buffer), list(slices))
+    if not waits.any():
+        return None, buffer
+    if waits.all():
+        return buffer, None
+    return replace(_part(buffer, waits), began=None), _part(buffer, ~waits)
 
 
 def _slices(inbound: Inbound, buffer: QueuedBuffer) -> np.ndarray:

@@ -63,12 +63,12 @@ def read_slice_from(
     storage: Storage, step: str, slice: int, known: SliceVersion, image: pa.RecordBatch, version: SliceVersion
 ) -> pa.RecordBatch:
     """The same where an earlier version's ``image`` is at hand: only what came after it is read, if it was only added to."""
-    upto = len(known.blocks)
-    if version.blocks[:upto] != known.blocks:
+    since = version.since(known)
+    if since is None:
         return read_slice(storage, step, slice, version)
     if version == known:
         return image
-    blocks = [read_block(storage, ref, step, slice) for ref in version.blocks[upto:]]
+    blocks = [read_block(storage, ref, step, slice) for ref in since]
     puts, deletes = [image, *(puts for puts, _ in blocks)], [no_ids(), *(deletes for _, deletes in blocks)]
     return _merged(step, slice, version, puts, deletes)
 

@@ -23,6 +23,11 @@ class SliceVersion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     digest: Digest
     blocks: tuple[BlockRef, ...]
 
+    def since(self, known: SliceVersion) -> tuple[BlockRef, ...] | None:
+        """The blocks that came after an earlier version; None if that was not only added to, but written anew."""
+        upto = len(known.blocks)
+        return self.blocks[upto:] if self.blocks[:upto] == known.blocks else None
+
 
 _EMPTY = SliceVersion(ZERO_DIGEST, ())
 
