@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,11 +16,14 @@ from headrace.driver.identity import Identity, known_identity
 from headrace.errors import CorruptionError, HeadraceError
 from headrace.state.durable.changes import ID_COLUMNS
 from headrace.state.durable.loading import read_slice
-from headrace.state.durable.manifest import Manifest
+from headrace.state.durable.manifest import Manifest, SliceVersion
+from headrace.state.durable.segments import segment_token
 from headrace.state.durable.storage import LocalStorage, Storage
 from headrace.state.durable.versionlog import VersionLog
 from headrace.state.plain import unpack
 
+_SUBTASK = re.compile(r"-s\d\d-(\d{4})-")
+"""In a segment's name: the subtask that wrote it."""
 _KEYED_COLUMNS = {"key", "sub", "value"}
 """The columns of ``state.stores.keyvalues`` that hold packed values; ``name`` says whose they are."""
 _PACKED_SUFFIX = ".state"
@@ -28,7 +32,9 @@ _PACKED_SUFFIX = ".state"
 
 @dataclass(frozen=True, slots=True)
 class SliceState:
-    """One slice as it is stored; ``error`` says what is wrong with it."""
+    """One slice as it is stored; ``error`` says what is wrong with it. ``subtask`` described it last, ``cut`` is when it was
+    last written.
+    """
 
     step: str
     slice: int
@@ -36,6 +42,8 @@ class SliceState:
     bytes: int
     rows: list[dict[str, Any]] = field(default_factory=list)
     error: str | None = None
+    subtask: int | None = None
+    cut: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +121,16 @@ def slices_of(storage: Storage, manifest: Manifest, step: str | None, slice: int
             rows, error = decoded(read_slice(storage, name, number, version)), None
         except CorruptionError as broken:
             rows, error = [], str(broken)
-        found.append(SliceState(name, number, len(version.blocks), size, rows, error))
+        found.append(SliceState(name, number, len(version.blocks), size, rows, error, *_last_written(version)))
     return found
+
+
+def _last_written(version: SliceVersion) -> tuple[int | None, int | None]:
+    """The subtask that last described a slice, and at which cut; a rewrite says only when."""
+    names = [block.file for block in version.blocks]
+    written = [(token.cut, name) for name in names if (token := segment_token(name)) is not None]
+    by = [(cut, match) for cut, name in written if (match := _SUBTASK.search(name)) is not None]
+    return (int(max(by)[1][1]) if by else None), (max(written)[0] if written else None)
 
 
 def decoded(image: pa.RecordBatch) -> list[dict[str, Any]]:

@@ -79,7 +79,8 @@ def show(
 
 
 def _as_data(one: SliceState, limit: int) -> dict[str, Any]:
-    facts = {"step": one.step, "slice": one.slice, "blocks": one.blocks, "bytes": one.bytes, "ok": one.error is None}
+    facts = {"step": one.step, "slice": one.slice, "subtask": one.subtask, "cut": one.cut}
+    facts |= {"blocks": one.blocks, "bytes": one.bytes, "ok": one.error is None}
     if one.error is not None:
         return {**facts, "error": one.error}
     return {**facts, "rows": len(one.rows), "content": one.rows[:limit]}
@@ -92,6 +93,8 @@ def _print(answer: dict[str, Any], found: list[SliceState], limit: int) -> None:
     for one in found:
         sound = Text("ok", style="green") if one.error is None else Text("BROKEN", style="bold red")
         facts = f"{one.step} slice {one.slice}: {len(one.rows)} rows in {one.blocks} blocks, {one.bytes:,} bytes, "
+        facts += f"subtask {one.subtask}, " if one.subtask is not None else ""
+        facts += f"stored at cut {one.cut}, " if one.cut is not None else ""
         console.print(Text.assemble(facts, sound))
         for row in one.rows[:limit]:
             console.print(Text("   " + "  ".join(f"{name}={value}" for name, value in row.items())))

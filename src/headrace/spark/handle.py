@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from headrace.connect.collect import Collect, read_collected
 from headrace.control.balancing import balanced
 from headrace.driver.protocol.events import MovesAsked, RescaleAsked, RestartAsked, ScheduleGiven
 from headrace.driver.protocol.moving import HandedOver
+from headrace.driver.slicefigures import SliceFigures, slice_figures
 from headrace.driver.status import CutFigures, Event, Status
 from headrace.errors import ConfigError, HeadraceError
 from headrace.graph.nodes import SinkNode
@@ -131,6 +133,19 @@ class Run(Supervisor):
     def moves(self) -> list[HandedOver]:
         """The last thousand times that slices changed hands, oldest first."""
         return list(self._machine.handed_over)
+
+    def slices(self) -> list[SliceFigures]:
+        """The slices of all keyed steps: who owns each, its size and load, and where copies of it are."""
+        machine, layout = self._machine, self.plan.layout
+        if not machine.members.tables:
+            return []
+        manifest = machine.base.manifest if machine.base is not None else None
+        found = []
+        for step, stage in layout.stage_of.items():
+            if any(edge.keyed and edge.target == step for edge in layout.border(stage)):
+                loads, backups = machine.moving.loads.get(stage, Counter()), machine.members.backups(stage)
+                found += slice_figures(step, machine.members.tables[stage], manifest, loads, backups)
+        return found
 
     def _keyed_stage(self, step: str) -> int:
         stage = self.plan.layout.stage_of.get(step)

@@ -152,6 +152,10 @@ class Members:
         self.nodes = tuple(known[name] for name in sorted(known))
         self._backups = self._standbys.place(homes, roster, self.plan.settings.backup or 0) if roster else {}
 
+    def backups(self, stage: int) -> list[tuple[str, ...]]:
+        """For each slice of a stage, the nodes that keep copies of it."""
+        return [self._backups.get((stage, slice), ()) for slice in range(len(self.tables[stage]))]
+
     def _holders_now(self) -> dict[StageSlice, tuple[str, ...]]:
         """Who has which slice; if the attempt before never began, those before it still have what they had."""
         before, self._began = {} if self._began else self._holders, False
