@@ -27,6 +27,9 @@ from headrace.state.durable.chunks import ChunkWriter
 from headrace.state.durable.storage import Storage
 from headrace.tokens import Token
 
+_AHEAD_EVERY_US = 100_000
+"""How often some of what a cut will need is set aside before it."""
+
 
 class Cuts:
     """Makes the cuts of one subtask. ``next`` is the one that follows: what is written and shown until then is named by
@@ -43,6 +46,7 @@ class Cuts:
         self._letters, self._sinks = letters, (*built.sinks, *letters.sinks)
         self._scheduler, self._reporter, self._stores = scheduler, reporter, stores
         self._handover: Handover | None = None
+        self._ahead_us = 0
         self._feeder: Feeder | None = None
         self._arrivals: Arrivals[pa.RecordBatch] | None = None
         self.holdings = Holdings(())
@@ -115,6 +119,10 @@ class Cuts:
         """Between two cuts: describe the last one when it is durable, and write what has become too much to wait."""
         handover = self.handover
         handover.look(now)
+        if now - self._ahead_us >= _AHEAD_EVERY_US and self._plan.eager:
+            self._ahead_us = now
+            for store in self._stores.values():
+                store.copy_ahead()
         if handover.chunks.look(now) and handover.chunks.due(now, self._dirty_bytes()):
             handover.chunks.write(self._swapped(), now)
         if (prepared := self.arrivals.prepared()) is not None:

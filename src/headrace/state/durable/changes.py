@@ -62,6 +62,9 @@ class Store(Protocol):
         """
         ...
 
+    def copy_ahead(self) -> None:
+        """Set aside some of what the next ``swap`` will need, if that makes it quicker. To be called now and then."""
+
     @property
     def nbytes(self) -> int:
         """About how much memory it holds."""

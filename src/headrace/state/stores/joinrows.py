@@ -89,6 +89,9 @@ class RowStore:
         self._graves.clear()
         return changes
 
+    def copy_ahead(self) -> None:
+        """A swap is quick."""
+
     def swap(self) -> Pending:
         changes = self.changes()
         return lambda: changes

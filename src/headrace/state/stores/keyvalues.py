@@ -127,6 +127,9 @@ class KeyedStore:
     def changes(self) -> list[Change]:
         return self.swap()()
 
+    def copy_ahead(self) -> None:
+        """A swap is quick."""
+
     def swap(self) -> Pending:
         self._check_unset_mutations()
         before, self._before, self._dirty_bytes = self._before, {}, 0

@@ -13,10 +13,12 @@ from headrace.state.grouping import Rows
 from headrace.state.hashing import row_stamps, slices_of
 from headrace.state.index.keyindex import Admission, KeyIndex
 from headrace.state.index.policies import INC, ResidencyPolicy
-from headrace.state.table.aggregates import Accumulator
+from headrace.state.table.aggregates import Accumulator, Numeric
 from headrace.state.table.tracking import Tracking
 
 _FIRST_CAPACITY = 1024
+_LARGE_ROWS = 200_000
+"""From so many rows on they are not in any cache, and copying them takes ten times as long."""
 _COLUMN_BYTES = 12
 """About what a value takes: most are numbers, keys are often longer."""
 
@@ -171,7 +173,7 @@ class GroupTable:
         """Add records to rows that were chosen before."""
         for accumulator in self._accumulators:
             accumulator.add(rows, batch, times)
-        self._tracking.dirty[rows] = True
+        self._tracking.touch(rows)
 
     def merge(self, rows: Rows, columns: list[pa.Array]) -> None:
         """Merge partials' columns, keys aside, into rows; of extras, if there are any, the larger counts."""
@@ -179,7 +181,7 @@ class GroupTable:
         width = sum(len(accumulator.fields) for accumulator in self._accumulators)
         for extra, column in zip(self.extras.values(), columns[width:]):
             np.maximum.at(extra, rows, column.to_numpy(zero_copy_only=False))
-        self._tracking.dirty[rows] = True
+        self._tracking.touch(rows)
 
     def replace(self, partial: pa.RecordBatch, gone: npt.NDArray[np.bool_]) -> tuple[Rows, Rows]:
         """Put rows as they were exported, in place of what there was of them; of several versions the last counts.
@@ -197,7 +199,7 @@ class GroupTable:
         self._merge(put, states)
         for extra, column in zip(self.extras.values(), states[len(states) - len(self.extras) :]):
             extra[put] = column.to_numpy(zero_copy_only=False)
-        self._tracking.dirty[put] = True
+        self._tracking.touch(put)
         return np.intersect1d(admission.fresh, put), rows[~live]
 
     def changed(self, rows: Rows) -> npt.NDArray[np.bool_]:
@@ -210,7 +212,7 @@ class GroupTable:
 
     def mark(self, rows: Rows) -> None:
         """Note that the step changed these rows' extras."""
-        self._tracking.dirty[rows] = True
+        self._tracking.touch(rows)
 
     def fold(self, into: int, row: int) -> None:
         """Merge one row's state into another's and drop it (two sessions that became one)."""
@@ -255,6 +257,11 @@ class GroupTable:
     def swap(self) -> Pending:
         n_id = 1 + len(self.key_fields)
         return self._tracking.swap(self.export, lambda rows: slices_of(self.key_columns(rows), self._slices), n_id)
+
+    def copy_ahead(self) -> None:
+        """Where the table is large and all its columns are plain numbers: set aside early what the next cut will need."""
+        if len(self) >= _LARGE_ROWS and not self.extras and all(isinstance(a, Numeric) for a in self._accumulators):
+            self._tracking.copy_ahead(self.export)
 
     def dirty_bytes(self) -> int:
         row_bytes = _COLUMN_BYTES * len(self.partial_schema) + ID_BYTES

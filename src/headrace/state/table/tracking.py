@@ -24,8 +24,9 @@ from headrace.state.durable.changes import (
     with_ids,
 )
 from headrace.state.grouping import Rows
-from headrace.state.hashing import U64, row_stamps
+from headrace.state.hashing import U64
 from headrace.state.rowhash import order_by_slice
+from headrace.state.table.ahead import CopiedAhead, copied
 
 Slices = npt.NDArray[np.uint16]
 Stamps = U64
@@ -48,6 +49,7 @@ class Tracking:
         self.dirty = np.zeros(0, bool)
         self._stored = np.zeros(0, bool)
         self._stamps = np.zeros((0, 2), np.uint64)
+        self._ahead: CopiedAhead | None = None
         self._graves: list[tuple[Slices, U64, U64, Stamps]] = []
         self._digests: dict[int, Digest] = {}
 
@@ -57,11 +59,28 @@ class Tracking:
         self.dirty = np.concatenate((self.dirty, np.zeros(more, bool)))
         self._stored = np.concatenate((self._stored, np.zeros(more, bool)))
         self._stamps = np.concatenate((self._stamps, np.zeros((more, 2), np.uint64)))
+        if self._ahead is not None:
+            self._ahead.grow(capacity)
+
+    def touch(self, rows: Rows) -> None:
+        """Rows have changed."""
+        self.dirty[rows] = True
+        if self._ahead is not None:
+            self._ahead.touch(rows)
+
+    def copy_ahead(self, export: Callable[[Rows], pa.RecordBatch]) -> None:
+        """Copy rows that have changed, so that the next ``swap`` has less to do."""
+        if self._ahead is None:
+            self._ahead = CopiedAhead()
+            self._ahead.grow(len(self.dirty))
+        else:
+            self._ahead.copy(self.dirty, export)
 
     @property
     def nbytes(self) -> int:
         graves = sum(array.nbytes for grave in self._graves for array in grave)
-        return self._slice.nbytes + self.dirty.nbytes + self._stored.nbytes + self._stamps.nbytes + graves
+        ahead = self._ahead.nbytes if self._ahead is not None else 0
+        return self._slice.nbytes + self.dirty.nbytes + self._stored.nbytes + self._stamps.nbytes + graves + ahead
 
     @property
     def row_bytes(self) -> int:
@@ -81,8 +100,7 @@ class Tracking:
         stored = rows[self._stored[rows]]
         if len(stored):
             self._graves.append((self._slice[stored], *ids_of(identity(stored)), self._stamps[stored]))
-        self.dirty[rows] = self._stored[rows] = False
-        self._stamps[rows] = 0
+        self.forget(rows)
 
     def refuse(self, slice: int, ids: tuple[U64, U64], stamps: Stamps) -> None:
         """Stored rows of a slice that find no room here: they are deleted with the next change."""
@@ -95,20 +113,26 @@ class Tracking:
         Only what must be of this moment is done at once. What it means for each slice is worked out when the changes are
         asked for.
         """
-        rows = np.flatnonzero(self.dirty)
+        copies = (
+            [copied(np.flatnonzero(self.dirty), export)]
+            if self._ahead is None
+            else self._ahead.take(self.dirty, export)
+        )
+        rows, stamps = (np.concatenate(parts) for parts in zip(*((copy.rows, copy.stamps) for copy in copies)))
         fresh = rows[~self._stored[rows]]
         self._slice[fresh] = slices_of(fresh)
-        puts, slices, before = export(rows), self._slice[rows], self._stamps[rows]
-        stamps = row_stamps(puts)
+        slices, before = self._slice[rows], self._stamps[rows]
         graves = [np.concatenate(parts) for parts in zip(*self._graves)] if self._graves else None
         self._stamps[rows] = stamps
         self._stored[rows] = True
         self.dirty[rows] = False
         self._graves.clear()
+        if self._ahead is not None:
+            self._ahead.begin()
 
         def changes() -> list[Change]:
             order, starts = self._by_slice(slices)
-            ordered = puts.take(pa.array(order))
+            ordered = pa.concat_batches([copy.puts for copy in copies]).take(pa.array(order))
             identified = with_ids(ordered, ids_of(ordered.columns[:n_id]))
             return self._changes(starts, identified, (stamps - before)[order], graves)
 
@@ -148,6 +172,8 @@ class Tracking:
         """Rows are about to be dropped, and are another's to tell of."""
         self.dirty[rows] = self._stored[rows] = False
         self._stamps[rows] = 0
+        if self._ahead is not None:
+            self._ahead.forget(rows)
 
     def loaded(self, slice: int, digest: Digest, rows: Rows, stamps: Stamps) -> None:
         """Rows of a slice are just what is stored."""
