@@ -35,7 +35,7 @@ class Image(Generic[Rows]):
 Images = dict[SliceKey, Image[Rows]]
 
 
-class Reader(Protocol[Rows]):
+class SliceReader(Protocol[Rows]):
     """Where versions of slices are read."""
 
     def manifest(self, entry: int, version: Token) -> Manifest:
@@ -99,7 +99,7 @@ class Arrivals(Generic[Rows]):
     Pure but for its arguments: the protocol's simulator runs this very class.
     """
 
-    def __init__(self, reader: Reader[Rows], stores: Mapping[str, Takes[Rows]], loader: Submits) -> None:
+    def __init__(self, reader: SliceReader[Rows], stores: Mapping[str, Takes[Rows]], loader: Submits) -> None:
         self._reader, self._stores, self._loader = reader, stores, loader
         self._ahead: Images[Rows] = {}
         self._preparing: tuple[Prepare, Future[Images[Rows]]] | None = None
