@@ -20,6 +20,7 @@ from headrace.state.durable.compaction import (
     run_of,
 )
 from headrace.state.durable.garbage import collect
+from headrace.state.durable.loading import read_slice, read_slice_from
 from headrace.state.durable.manifest import Manifest, SliceVersion
 from headrace.state.durable.segments import BlockRef, write_segment
 from headrace.state.durable.versionlog import CutEntry
@@ -111,6 +112,25 @@ def test_a_rewrite_that_waits_is_not_cleaned_up() -> None:
     assert len(tidy(writer)) == 20
     assert writer.base is not None
     writer.check(writer.base)
+
+
+# cuts.md rule 12: what was loaded ahead counts only where the chain was added to, and not written anew
+def test_what_was_loaded_ahead_is_read_on_from_unless_its_blocks_were_merged() -> None:
+    writer = CutWriter(MemoryStorage())
+    for n in range(20):
+        made = writer.cut({0: {n % 5: n}})
+    known = made.slices["step", 0]
+    image = read_slice(writer.storage, "step", 0, known)
+    assert known.since(known) == () and read_slice_from(writer.storage, "step", 0, known, image, known) is image
+    added = writer.cut({0: {2: 90}}, {0: {3}}).slices["step", 0]
+    assert added.since(known) == added.blocks[20:] and known.since(added) is None
+    read = read_slice_from(writer.storage, "step", 0, known, image, added)
+    assert dict(zip(read.column("n").to_pylist(), read.column("v").to_pylist())) == writer.images[0]
+    rewrites = compact(writer.storage, made, Attempt(writer.generation, 0), 1)
+    merged = writer.cut({0: {1: 91}}, rewrites=rewrites).slices["step", 0]
+    assert len(merged.blocks) < 20 and merged.since(known) is None
+    read = read_slice_from(writer.storage, "step", 0, known, image, merged)
+    assert dict(zip(read.column("n").to_pylist(), read.column("v").to_pylist())) == writer.images[0]
 
 
 # chronostream fact 8: the compacted base has the owner's digest; no version is ever broken by compaction
