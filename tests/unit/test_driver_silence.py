@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from driven import Driven, counting, kinds
 
-from headrace.driver.protocol.events import Say, StopAsked, StopQuery
+from headrace.driver.protocol.events import Append, BatchEndAsked, Say, StopAsked, StopQuery
 from headrace.measure.flows import Flow
-from headrace.runtime.messages import Aligned, Failed
+from headrace.runtime.messages import Aligned, Failed, Loaded
+from headrace.state.copies.nearest import NOTHING_LOADED
 
 SILENCE_S = 120.0
 """24 leases of 5 s."""
@@ -98,3 +99,34 @@ def test_what_a_worker_says_itself_tells_more() -> None:
     driven.hear((1, 0), Failed(1, (1, 0), "StateError", "the disk is on fire", None))
     passes(driven, 5.0)
     assert driven.finish is not None and "on fire" in str(driven.finish.error)
+
+
+def test_a_described_cut_that_waits_for_the_log_is_not_silent() -> None:
+    driven = ordered()
+    driven.held.add(Append)
+    driven.describe_all()
+    assert "StopQuery" not in passes(driven, SILENCE_S + 30), "the disk is away, and subtasks have done their part"
+
+
+def test_who_hangs_while_it_loads_is_named() -> None:
+    driven = Driven(counting(2))
+    driven.join()
+    for place in driven.places[1:]:
+        driven.hear(place, Loaded(*place, driven.attempt, NOTHING_LOADED))
+    assert "StopQuery" in passes(driven, SILENCE_S + 10)
+    (stop,) = driven.all(StopQuery)
+    assert [hello.place for hello in stop.hung] == [driven.places[0]]
+
+
+def test_who_does_not_come_to_the_next_batch_is_named_and_a_query_that_waits_for_slots_is_not_ended() -> None:
+    driven = Driven(counting(2))
+    assert "StopQuery" not in passes(driven, 2 * SILENCE_S), "nobody has come yet: Spark may have no room for it"
+    driven.run()
+    driven.tell(BatchEndAsked("it was asked for"))
+    driven.later(1.1)
+    driven.describe_all()
+    for place in driven.places[:-1]:
+        driven.hello(place, batch=1)
+    assert "StopQuery" in passes(driven, SILENCE_S + 10)
+    (stop,) = driven.all(StopQuery)
+    assert driven.places[-1] in [hello.place for hello in stop.hung]

@@ -11,6 +11,7 @@ from headrace.driver.protocol.cutting import CutUnderWay
 from headrace.driver.protocol.events import CollectGarbage, NumberedCut, Publish, Published, PublishFailed
 from headrace.driver.protocol.machine import Machine
 from headrace.driver.protocol.publications import Publications
+from headrace.driver.protocol.stillness import Stillness
 from headrace.driver.protocol.upkeep import Upkeep
 from headrace.runtime.messages import CutOrdered
 from headrace.state.durable.segments import SEGMENTS, segment_token
@@ -57,7 +58,7 @@ def asking_without_end(patch: Patch) -> None:
     "25: a cut of which nothing comes ends the attempt", faults=replace(CALM, chaos=0.01, only=("hang for good",))
 )
 def silence_without_end(patch: Patch) -> None:
-    patch.setattr(CutUnderWay, "pass_time", lambda self, now_s: None)
+    patch.setattr(Stillness, "pass_time", lambda self, now_s: 0.0)
 
 
 @mutation("19: no OPEN", faults=STALLS)

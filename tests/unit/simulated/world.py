@@ -296,6 +296,8 @@ class World:
             driver.thaw()
 
     def _go_on(self, subtask: Subtask) -> None:
+        if subtask.process.subtask is not subtask:
+            return  # its process works for another by now, which may hang itself
         subtask.frozen = subtask.process.frozen = False
         for lane in (subtask.process.down, subtask.turns, subtask.writer, subtask.loading):
             lane.again()

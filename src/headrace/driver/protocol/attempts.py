@@ -15,6 +15,7 @@ from headrace.driver.protocol.cutting import CutPace, CutUnderWay
 from headrace.driver.protocol.events import Began, Instruction, Mend, NumberedCut, Say, Send
 from headrace.driver.protocol.members import Members
 from headrace.driver.protocol.moving import HandedOver, Moving
+from headrace.driver.protocol.stillness import Stillness
 from headrace.errors import ProtocolError
 from headrace.runtime.messages import (
     Adopted,
@@ -58,6 +59,7 @@ class Attempts:
         self.moving = Moving.of(plan)
         self.members, self.hearing = Members(plan), Hearing(plan.layout, plan.settings.report_s)
         self.pace, self.asking = CutPace(plan.settings.cut_every_s), Asking(plan.settings.put_off_s)
+        self.still = Stillness()
         self.base: NumberedCut | None = None
         self.attempt: Attempt | None = None
         self.cut: CutUnderWay | None = None
@@ -80,7 +82,7 @@ class Attempts:
             case Ready():
                 self.asking.answered(message.token, message.place)
             case Aligned(token=token) if self.cut is not None and token == self.cut.token:
-                self.cut.align(message.place)
+                self._progress(self.cut.align(message.place))
                 if len(self.cut.aligned) == len(self.members.by_place) and not self.cut.gone_on:
                     self.cut.gone_on = True
                     return self._tell(self.members.senders(stage=0), GoOn(token))
@@ -94,8 +96,7 @@ class Attempts:
                 return self._supersede(sender, message.attempt)
             case Reported():
                 self.hearing.take(message)
-                if self.cut is not None:
-                    self.cut.worked(message)
+                self._progress(self.cut is not None and self.cut.is_worked_for(message))
             case Failed() if message.query == self.query:
                 self._failures.append(message)
         return []
@@ -114,6 +115,7 @@ class Attempts:
             self.members.gather(hello.batch)
             self.phase = "joining"
         self.members.join(sender, hello)
+        self._progress()
         if not self.members.complete:
             return []
         self.phase = "loading"
@@ -131,6 +133,7 @@ class Attempts:
         if not self.plan.eager:
             return self._tell([sender], Go(loaded.attempt))
         mend: list[Instruction] = [Mend(loaded.loading.broken)] if loaded.loading.broken else []
+        self._progress()
         if self.phase != "loading" or not self.members.all_loaded:
             return mend
         self.phase, self._batch_s = "running", now_s
@@ -146,11 +149,17 @@ class Attempts:
         if token.by != self.attempt or member is None or member.sender != sender:
             return self._supersede(sender, token.by)
         if self.cut is not None and token == self.cut.token:
-            self.cut.describe(place, described.description)
+            self._progress(self.cut.describe(place, described.description))
             self.moving.describe(described.description)
         return []
 
+    def _progress(self, is_new: bool = True) -> None:
+        """Something has come that was waited for."""
+        if is_new:
+            self.still.progress()
+
     def _adopted(self, adopted: Adopted, now_s: float) -> list[Instruction]:
+        self._progress(adopted.token == self.moving.token)
         handed = self.moving.adopt(adopted.place, adopted.token, adopted.held_ms, now_s)
         if handed is None:
             return []

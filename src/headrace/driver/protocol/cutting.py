@@ -19,14 +19,12 @@ _LONGEST = 5
 """Times as far apart as wanted cuts may get: what a failure repeats stays within reason, however slow a step is."""
 _RECENT = 8
 _REPEAT_S = 1.0
-_TURN_S = 1.0
-"""Time that passed unseen counts as so much: a driver that stood still itself has not listened."""
 
 
 @dataclass(slots=True)
 class CutUnderWay:
     """A cut that was ordered. ``logging``: all have described it, and its entry is being appended. ``tables`` hold after
-    it, where they are others than before. ``silent_s``: for how long nothing has come of it.
+    it, where they are others than before.
     """
 
     token: Token
@@ -38,32 +36,23 @@ class CutUnderWay:
     tables: dict[int, Table] = field(default_factory=dict)
     gone_on: bool = False
     logging: bool = False
-    silent_s: float = 0.0
-    _seen_s: float | None = None
 
-    def align(self, place: Place) -> None:
-        """A subtask has come to the cut; what is said again is no progress."""
-        if place not in self.aligned:
-            self.aligned.add(place)
-            self.silent_s = 0.0
+    def align(self, place: Place) -> bool:
+        """A subtask has come to the cut; whether that is new."""
+        new = place not in self.aligned
+        self.aligned.add(place)
+        return new
 
-    def describe(self, place: Place, description: Description) -> None:
-        """A subtask's part is durable; the first description counts."""
-        if place not in self.descriptions:
-            self.descriptions[place] = description
-            self.silent_s = 0.0
-        self.align(place)
+    def describe(self, place: Place, description: Description) -> bool:
+        """A subtask's part is durable; the first description counts, and whether it is that."""
+        new = place not in self.descriptions
+        self.descriptions.setdefault(place, description)
+        return self.align(place) or new
 
-    def worked(self, reported: Reported) -> None:
-        """A subtask that is waited for has processed something: what came before the cut, perhaps."""
+    def is_worked_for(self, reported: Reported) -> bool:
+        """Whether a subtask that is waited for has processed something: what came before the cut, perhaps."""
         moved = any(flow.items_in or flow.items_out for flow in reported.flows)
-        if moved and reported.place not in self.descriptions:
-            self.silent_s = 0.0
-
-    def pass_time(self, now_s: float) -> None:
-        seen_s, self._seen_s = self._seen_s, now_s
-        if seen_s is not None:
-            self.silent_s += min(now_s - seen_s, _TURN_S)
+        return moved and reported.place not in self.descriptions
 
     def missing(self, everyone: Collection[Place]) -> list[Place]:
         """Who is waited for: of those who have not aligned, or not described, the first stage, for others wait for it."""

@@ -257,6 +257,7 @@ class Machine(Ordering):
             out += self.publications.due(now_s)
         if self.cut is not None and not self.cut.logging:
             out += self._advance_cut(self.cut, now_s)
+        out += self._watch(now_s)
         if self._waiting_batch is not None and not self.publications.crowded:
             waiting, self._waiting_batch = self._waiting_batch, None
             out += self._batch(waiting, now_s)
@@ -288,7 +289,7 @@ class Machine(Ordering):
             return self._leave()
         if self._next is not None or self.plan.eager:
             self._next = None
-            self.phase = "joining"
+            self.phase, self._follows = "joining", True
             self.members.gather(-1)
             return [EndBatch()]
         return []
@@ -330,7 +331,7 @@ class Machine(Ordering):
         self._looked = False
         self.query += 1
         self._first_attempts.append(self._attempts + 1)
-        self.phase = "joining"
+        self.phase, self._follows = "joining", False
         self.members.gather(-1)
         self._hellos.clear()
         self.hearing.forget()

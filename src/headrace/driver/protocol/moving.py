@@ -159,6 +159,11 @@ class Moving:
     # After it.
 
     @property
+    def unadopted(self) -> list[Place]:
+        """Who has not adopted yet what a cut gave to it."""
+        return sorted(self._unadopted)
+
+    @property
     def open(self) -> bool:
         """Whether somebody has not adopted yet what a cut gave to it: no other one may be ordered."""
         return self.token is not None

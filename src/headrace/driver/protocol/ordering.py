@@ -11,7 +11,7 @@ from headrace.driver.protocol.publications import Publications
 from headrace.driver.protocol.querying import Querying
 from headrace.driver.protocol.upkeep import Upkeep
 from headrace.errors import ChannelError, HeadraceError
-from headrace.runtime.messages import CutAsked, CutOrdered, Failed
+from headrace.runtime.messages import CutAsked, CutOrdered, Failed, Hello
 from headrace.runtime.plan import JobPlan
 from headrace.state.durable.manifest import Manifest
 from headrace.state.durable.versionlog import CutEntry
@@ -23,7 +23,7 @@ _LEAD_US = 30_000
 _MIN_BATCH_S = 5.0
 """A keyed step that grows waits until its last batch has lasted so long: each growth is a stop."""
 _SILENT_LEASES = 24
-"""For so many leases nothing may come of an ordered cut: a single call of a step can take minutes."""
+"""For so many leases nothing may come of what is waited for: a single call of a step can take minutes."""
 CROWDED = "sinks do not take their results; no further cut is made before they do"
 
 
@@ -37,7 +37,7 @@ class Ordering(Querying):
         self.stopping = False
         self._manifest: Manifest | None = None
         self._known_batch: int | None = None
-        self._worked = self._waits = False
+        self._worked = self._waits = self._follows = False
 
     def _order_cut(self, now_s: float) -> list[Instruction]:
         if self.cut is not None or self.log.busy or self.upkeep.collecting or self.moving.open:
@@ -83,9 +83,6 @@ class Ordering(Querying):
         if not self.plan.eager:
             late = self._worked and now_s - cut.ordered_s > self.plan.settings.join_timeout_s
             return self._fail_protocol("not all subtasks described their work") if late else []
-        cut.pass_time(now_s)
-        if self.phase == "running" and cut.silent_s > _SILENT_LEASES * self.plan.settings.lease_s:
-            return self._end_silence(cut)
         if cut.repeat(now_s):
             missing = [
                 m.sender for place, m in self.members.by_place.items() if place[0] == 0 and place not in cut.aligned
@@ -93,16 +90,38 @@ class Ordering(Querying):
             return self._tell(missing, CutOrdered(cut.token, cut.end, 0, cut.tables))
         return []
 
-    def _end_silence(self, cut: CutUnderWay) -> list[Instruction]:
-        """Somebody hangs although its channel lives: the attempt is over."""
-        missing = cut.missing(self.members.by_place)
-        indices = ", ".join(str(index) for _, index in missing)
-        why = (
-            f"cut {cut.token.cut} was not made: nothing came of it for {cut.silent_s:.0f} s; "
-            f"subtask {indices} of stage {missing[0][0]} did not answer"
-        )
+    def _watch(self, now_s: float) -> list[Instruction]:
+        """Whether anything comes of what is waited for: else somebody hangs although its channel lives."""
+        still_s, waited = self.still.pass_time(now_s), self._waited_for()
+        if waited is None:
+            self.still.progress()
+        if waited is None or still_s <= _SILENT_LEASES * self.plan.settings.lease_s:
+            return []
+        what, hung = waited
+        places = sorted(hello.place for hello in hung)
+        indices = ", ".join(str(index) for stage, index in places if stage == places[0][0])
+        who = f"subtask {indices} of stage {places[0][0]} did not answer" if places else "nobody answered"
+        why = f"{what}: nothing came of it for {still_s:.0f} s; {who}"
         self._failures.append(Failed(self.query, None, ChannelError.__name__, why, None))
-        return self._stop_query(tuple(self.members.by_place[place].hello for place in missing))
+        self.still.progress()
+        return self._stop_query(tuple(hung))
+
+    def _waited_for(self) -> tuple[str, list[Hello]] | None:
+        """What subtasks are to do now, and who has not done it."""
+        members, cut = self.members.by_place, self.cut
+        if not self.plan.eager or self.log.busy:
+            return None
+        match self.phase:
+            case "running" if cut is not None:
+                return f"cut {cut.token.cut} was not made", [members[at].hello for at in cut.missing(members)]
+            case "running" if self.moving.open:
+                return "slices did not change hands", [members[at].hello for at in self.moving.unadopted]
+            case "loading":
+                return "state was not loaded", [member.hello for member in members.values() if not member.loaded]
+            case "joining" if self._follows:
+                left = [hello for sender, hello in self._hellos.items() if self.members.of(sender) is None]
+                return "the next batch did not begin", left
+        return None
 
     def _log_cut(self, cut: CutUnderWay, now_s: float) -> list[Instruction]:
         """All have described it: audit, and append."""
