@@ -40,7 +40,7 @@ from headrace.runtime.orders import NO_ORDERS, Orders
 from headrace.runtime.ownership import owners
 from headrace.runtime.plan import JobPlan
 from headrace.state.copies.nearest import NOTHING_LOADED
-from headrace.state.durable.garbage import collect
+from headrace.state.durable.garbage import garbage
 from headrace.state.durable.manifest import Manifest, SliceVersion
 from headrace.state.durable.segments import BlockRef, read_block
 from headrace.state.durable.versionlog import VersionLog
@@ -102,7 +102,7 @@ def test_garbage_is_not_collected_by_a_listing_that_is_out_of_date() -> None:
     log.append(3, cut_entry(Token(1, 1, 2), Token(1, 1, 1), slices=needed))
     log.append(4, opened(4))
     storage.listed = False
-    assert collect(storage, log, 1, Attempt(1, 1), 2) == []
+    assert garbage(storage, log, 1, Attempt(1, 1), 2) == []
     assert [number for number, _ in log.cuts()] == [5, 6]
 
 
@@ -179,7 +179,7 @@ def test_a_fault_that_nobody_thought_of_is_heard(monkeypatch: pytest.MonkeyPatch
         raise KeyError("slice")
 
     hands = Hands(plan(1, 1), MemoryStorage(), post)
-    monkeypatch.setattr("headrace.driver.hands.collect", broken)
+    monkeypatch.setattr("headrace.driver.hands.garbage", broken)
     assert hands.do(CollectGarbage(1, None, 0, frozenset(), 0))
     assert answered.wait(10)
     hands.close()

@@ -98,7 +98,7 @@ def test_the_log_is_read_appended_to_and_looked_at(monkeypatch: pytest.MonkeyPat
         (ReadLog(), LogUnreadable(str(FULL))),
         (LookUp(), LogUnreadable(str(FULL))),
         (ReadEntry(1), LogUnreadable(str(FULL))),
-        (CollectGarbage(1, None, 0, frozenset(), 0), Collected(str(FULL))),
+        (CollectGarbage(1, None, 0, frozenset(), 0), Collected((), str(FULL))),
     ],
 )
 def test_a_disk_that_fails_is_told(asked: Instruction, answer: Event) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -19,10 +21,11 @@ from headrace.state.durable.compaction import (
     needs_compaction,
     run_of,
 )
-from headrace.state.durable.garbage import collect
+from headrace.state.durable.garbage import garbage
 from headrace.state.durable.loading import read_slice, read_slice_from
 from headrace.state.durable.manifest import Manifest, SliceVersion
 from headrace.state.durable.segments import BlockRef, write_segment
+from headrace.state.durable.storage import Storage
 from headrace.state.durable.versionlog import CutEntry
 from headrace.tokens import Attempt, Token
 
@@ -31,6 +34,14 @@ def tidy(writer: CutWriter, spare: frozenset[str] = frozenset()) -> list[str]:
     assert writer.base is not None
     running = Attempt(writer.generation, 0)
     return collect(writer.storage, writer.log, writer.generation, running, writer.base.token.cut, spare)
+
+
+def collect(storage: Storage, *found_by: Any) -> list[str]:
+    """As the driver's hands do it: find it, then remove it."""
+    names = garbage(storage, *found_by)
+    for name in names:
+        storage.delete(name)
+    return names
 
 
 # chronostream fact 35: clean-up keeps everything the last two versions reference, nothing older

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from headrace.connect.sink import Staged
 from headrace.errors import CorruptionError, ProtocolError, StateError
 from headrace.state.durable.changes import Store
-from headrace.state.durable.garbage import collect
+from headrace.state.durable.garbage import garbage
 from headrace.state.durable.loading import load_slices, read_manifest, read_slice
 from headrace.state.durable.manifest import Manifest, Rewrite, SliceVersion, next_manifest
 from headrace.state.durable.published import read_published, write_published
@@ -365,7 +365,7 @@ def test_what_was_written_for_a_cut_that_was_not_logged_is_never_used() -> None:
     assert lost[0].block.file not in made.files
     again = first.write({0: {1: 3}})
     second.check(made)
-    removed = collect(storage, second.log, second.generation, Attempt(second.generation, 0), made.token.cut)
+    removed = garbage(storage, second.log, second.generation, Attempt(second.generation, 0), made.token.cut)
     assert removed == [lost[0].block.file] == [again[0].block.file]
     second.check(made)
 

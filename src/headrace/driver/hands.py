@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 from headrace.driver.failures import translated
 from headrace.driver.protocol.events import (
@@ -36,6 +37,7 @@ from headrace.driver.protocol.events import (
     PublishFailed,
     ReadEntry,
     ReadLog,
+    Remove,
     Rewritten,
     Settle,
     Settled,
@@ -45,7 +47,7 @@ from headrace.errors import CorruptionError, HeadraceError, StateError
 from headrace.runtime.plan import JobPlan
 from headrace.state.copies.restoring import Copy, broken_blocks, repair
 from headrace.state.durable.compaction import compact
-from headrace.state.durable.garbage import collect
+from headrace.state.durable.garbage import garbage
 from headrace.state.durable.manifest import Rewrite
 from headrace.state.durable.published import read_published, write_published
 from headrace.state.durable.segments import BlockRef
@@ -57,7 +59,7 @@ _UPKEEP_NICE = 10
 _POOLS = {
     ReadLog: "log", LookUp: "log", ReadEntry: "log", Append: "log",
     Publish: "publish", Settle: "publish", Discard: "publish",
-    Compact: "upkeep", Mend: "upkeep", CollectGarbage: "upkeep",
+    Compact: "upkeep", Mend: "upkeep", CollectGarbage: "upkeep", Remove: "upkeep",
 }  # fmt: skip
 
 
@@ -89,6 +91,8 @@ class Deeds:
                 return self._discard(instruction)
             case Compact():
                 return self._compact(instruction)
+            case Remove(names):
+                self._remove(names)
             case CollectGarbage():
                 return self._collect(instruction)
             case Mend():
@@ -180,11 +184,17 @@ class Deeds:
 
     def _collect(self, wanted: CollectGarbage) -> Event:
         try:
-            collect(self.storage, self.log, wanted.generation, wanted.running, wanted.logged, wanted.spare)
+            names = garbage(self.storage, self.log, wanted.generation, wanted.running, wanted.logged, wanted.spare)
             self.log.forget_before(wanted.forget_before)
         except (OSError, HeadraceError) as error:
-            return Collected(str(error))
-        return Collected()
+            return Collected((), str(error))
+        return Collected(tuple(names))
+
+    def _remove(self, names: tuple[str, ...]) -> None:
+        """Large files take their time to be freed, for which nobody waits; what is left is found again."""
+        with suppress(OSError):
+            for name in names:
+                self.storage.delete(name)
 
 
 def _give_way() -> None:

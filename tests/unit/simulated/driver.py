@@ -17,6 +17,7 @@ from headrace.driver.protocol.events import (
     LaidOut,
     Publish,
     QueryEnded,
+    Remove,
     Rewritten,
     Send,
     StartQuery,
@@ -155,7 +156,7 @@ class Driver:
     def _perform(self, lane: Lane, instruction: Instruction) -> None:
         """Whatever else happens while this one waits for the disk happens in between."""
         self.world.say("%s performs %s", self, instruction)
-        if isinstance(instruction, (Publish, Discard, Compact, CollectGarbage)) and not self.machine.generation:
+        if isinstance(instruction, (Publish, Discard, Compact, CollectGarbage, Remove)) and not self.machine.generation:
             raise Violation(f"rule 19: {type(instruction).__name__} before the log was opened")
         lane.busy, before, self.world.acting = True, self.world.acting, self
         try:

@@ -173,29 +173,35 @@ def pending_append_is_forgotten(patch: Patch) -> None:
 
 
 def _collecting(patch: Patch, cuts: int, *, any_generation: bool = False, under_way: bool = True) -> None:
-    def wrong(storage: Any, log: Any, generation: int, running: Any, logged: int, spare: Any = frozenset()) -> Any:
+    def wrong(
+        storage: Any, log: Any, generation: int, running: Any, logged: int, spare: Any = frozenset()
+    ) -> list[str]:
         needed = spare.union(*(cut.manifest.files for _, cut in log.last_cuts(cuts)))
-        for name in storage.names(SEGMENTS):
-            token = segment_token(name)
-            spared = under_way and token is not None and token.by >= running and token.cut > logged
-            mine = token is not None and (any_generation or token.generation <= generation)
-            if name not in needed and mine and not spared:
-                storage.delete(name)
 
-    patch.setattr(hands, "collect", wrong)
+        def is_garbage(token: Any) -> bool:
+            spared = under_way and token.by >= running and token.cut > logged
+            return (any_generation or token.generation <= generation) and not spared
+
+        tokens = {name: segment_token(name) for name in storage.names(SEGMENTS) if name not in needed}
+        return [name for name, token in tokens.items() if token is not None and is_garbage(token)]
+
+    patch.setattr(hands, "garbage", wrong)
 
 
 @mutation("23: garbage of this generation or earlier ones only", faults=STALLS, seeds=600)
 def garbage_of_newer_generations(patch: Patch) -> None:
-    def wrong(storage: Any, log: Any, generation: int, running: Any, logged: int, spare: Any = frozenset()) -> Any:
+    def wrong(
+        storage: Any, log: Any, generation: int, running: Any, logged: int, spare: Any = frozenset()
+    ) -> list[str]:
         needed = spare.union(*(cut.manifest.files for _, cut in log.last_cuts(2)))
-        for name in storage.names(SEGMENTS):
-            token = segment_token(name)
-            newer = token is not None and token.by >= running and token.cut > logged and token.generation == generation
-            if name not in needed and token is not None and not newer:
-                storage.delete(name)
 
-    patch.setattr(hands, "collect", wrong)
+        def is_garbage(token: Any) -> bool:
+            return not (token.by >= running and token.cut > logged and token.generation == generation)
+
+        tokens = {name: segment_token(name) for name in storage.names(SEGMENTS) if name not in needed}
+        return [name for name, token in tokens.items() if token is not None and is_garbage(token)]
+
+    patch.setattr(hands, "garbage", wrong)
 
 
 @mutation("23: what the last two cuts need stays", faults=CALM)

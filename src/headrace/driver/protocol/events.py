@@ -121,8 +121,9 @@ class Mended:
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """Garbage has been removed, or not: it is tried again later."""
+    """Which segments nobody needs any more; what could not be found out is tried again later."""
 
+    names: tuple[str, ...] = ()
     trouble: str | None = None
 
 
@@ -289,8 +290,15 @@ class Mend:
 
 
 @dataclass(frozen=True, slots=True)
+class Remove:
+    """Delete segments that nobody needs any more, whenever there is time for it."""
+
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class CollectGarbage:
-    """Remove what the last two cuts do not need → Collected. ``spare`` are files that a cut to come will name;
+    """Find what the last two cuts do not need → Collected. ``spare`` are files that a cut to come will name;
     entries of the log before ``forget_before`` may go too.
     """
 
@@ -378,6 +386,6 @@ class Finish:
 
 
 Instruction = (
-    ReadLog | Append | ReadEntry | LookUp | Publish | Settle | Compact | Mend | CollectGarbage | Discard | Send | StartQuery | EndBatch
+    ReadLog | Append | ReadEntry | LookUp | Publish | Settle | Compact | Mend | CollectGarbage | Remove | Discard | Send | StartQuery | EndBatch
     | StopQuery | BatchAnswer | Say | Began | CutHappened | Finish
 )  # fmt: skip

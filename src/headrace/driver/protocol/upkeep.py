@@ -16,6 +16,7 @@ from headrace.driver.protocol.events import (
     Instruction,
     Mended,
     NumberedCut,
+    Remove,
     Rewritten,
     Say,
 )
@@ -47,7 +48,8 @@ class Upkeep:
             self.collecting = False
         elif isinstance(event, Rewritten) and self.compacting:
             self.compacting, self.rewrites = False, event.rewrites
-        out = _mending(event) if not isinstance(event, Collected) else []
+        out: list[Instruction] = [Remove(event.names)] if isinstance(event, Collected) and event.names else []
+        out += _mending(event) if not isinstance(event, Collected) else []
         if event.trouble is None:
             return out
         self._compact_s = now_s + _COMPACT_AGAIN_S

@@ -1,4 +1,8 @@
-"""Removing segments that no version needs any more (rule 23 of the protocol)."""
+"""Which segments no version needs any more (rule 23 of the protocol).
+
+What is found must be found between a logged cut and the next order; it may be removed at any time after that, for it is
+garbage for good: every later version is made of files of the last two, and of newer ones.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ from headrace.state.durable.versionlog import VersionLog
 from headrace.tokens import Attempt, Token
 
 
-def collect(
+def garbage(
     storage: Storage,
     log: VersionLog,
     generation: int,
@@ -16,7 +20,7 @@ def collect(
     logged: int,
     spare: frozenset[str] = frozenset(),
 ) -> list[str]:
-    """Remove what the last two cuts do not need, and return its names. Repeating it, or dying in it, does no harm.
+    """The names of what the last two cuts do not need.
 
     To be called by a driver whose ``generation`` has opened the log. Only what that generation or an earlier one made
     goes: a newer driver may have gone on with files that no entry names yet, while this one slept. Of cuts after number
@@ -30,10 +34,5 @@ def collect(
         under_way = token.by >= first and token.cut > logged
         return token.generation <= generation and not under_way
 
-    removed = []
-    for name in storage.names(SEGMENTS):
-        token = segment_token(name)
-        if name not in needed and token is not None and is_garbage(token):
-            storage.delete(name)
-            removed.append(name)
-    return removed
+    found = [(name, segment_token(name)) for name in storage.names(SEGMENTS) if name not in needed]
+    return [name for name, token in found if token is not None and is_garbage(token)]
