@@ -16,6 +16,7 @@ from headrace.driver.protocol.events import (
     Compact,
     Publish,
     QueryEnded,
+    Remove,
     Rewritten,
     Say,
 )
@@ -118,7 +119,7 @@ def test_garbage_is_collected_where_there_is_always_something_to_compact(monkeyp
     assert len(driven.all(CollectGarbage)) == 3 and len(driven.all(Compact)) == 27
 
 
-@pytest.mark.parametrize("event", [Rewritten((), "the disk is full"), Collected("the disk is full")])
+@pytest.mark.parametrize("event", [Rewritten((), "the disk is full"), Collected((), "the disk is full")])
 def test_upkeep_that_fails_is_told_and_tried_again(monkeypatch: pytest.MonkeyPatch, event: Any) -> None:
     kind = Compact if isinstance(event, Rewritten) else CollectGarbage
     monkeypatch.setattr(upkeep, "needs_compaction", lambda manifest: kind is Compact)
@@ -139,3 +140,13 @@ def test_an_answer_that_nobody_asked_for_is_no_rewrite() -> None:
     driven = Driven().run()
     driven.tell(Rewritten((Rewrite(*KEY, OLD, NEW),)))
     assert driven.machine.upkeep.rewrites == ()
+
+
+def test_cuts_do_not_wait_until_garbage_is_removed() -> None:
+    driven = Driven(held=[CollectGarbage, Remove]).run()
+    while not driven.all(CollectGarbage):
+        driven.cut()
+    driven.tell(Collected(("segments/old",)))
+    assert driven.all(Remove) == [Remove(("segments/old",))]
+    driven.cut()
+    assert len(driven.cuts) > 1, "although nobody has said that it is gone"
