@@ -29,6 +29,8 @@ from headrace.tokens import Token
 
 _AHEAD_EVERY_US = 100_000
 """How often some of what a cut will need is set aside before it."""
+_ADOPT_US = 4_000
+"""For how long slices are put into stores before records of others get their turn."""
 
 
 class Cuts:
@@ -127,8 +129,18 @@ class Cuts:
             handover.chunks.write(self._swapped(), now)
         if (prepared := self.arrivals.prepared()) is not None:
             self._control.tell(Prepared(self._stage, self._index, prepared.attempt, prepared.version))
-        if self.holdings.given is not None and self.arrivals.adopt_one(self.holdings.given):
-            self._adopted(self.holdings.given, now)
+        if (given := self.holdings.given) is not None and self._adopt_some(given):
+            self._adopted(given, now_us())
+
+    def _adopt_some(self, given: Token) -> bool:
+        """Put slices that have come into their stores, for as long as other records may wait; whether all are in."""
+        until_us = now_us() + _ADOPT_US
+        while self.arrivals.here(given):
+            if self.arrivals.adopt_one(given):
+                return True
+            if now_us() > until_us:
+                break
+        return False
 
     def close(self) -> None:
         """Stop writing."""
