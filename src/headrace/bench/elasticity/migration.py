@@ -42,6 +42,8 @@ Tell = Callable[[str], None]
 _STAGE, _SLICES, _MOVES, _AT_ONCE = 1, 1024, 8, 4
 _QUIET_S, _BETWEEN_S, _AROUND_S = 6.0, 1.0, 0.5
 """Before the first move, between two of them, and how long before and after one its effect on others is looked at."""
+_FULL_BYTES_PER_S = 12_000_000
+"""How fast the full state may move at the least: the load goes on until it has."""
 _WARM = StateLoad(keys=5000, rate=2000, paced=6000, burst=0)
 
 
@@ -93,7 +95,7 @@ def migrate(sizes_bytes: Sequence[int], rate: int, tell: Tell, **settings: Any) 
     _measure(_WARM, settings, moves=False)
     runs = []
     for size in sorted(sizes_bytes):
-        seconds = _QUIET_S + _MOVES * (_BETWEEN_S + 1.5) + 5.0
+        seconds = _QUIET_S + _MOVES * (_BETWEEN_S + 1.5) + 5.0 + size / _FULL_BYTES_PER_S
         runs.append({"state_mb": size // 1_000_000, **_measure(StateLoad.of(size, rate, seconds, 0), settings)})
         tell(", ".join(f"{name} {value}" for name, value in runs[-1].items()))
     return migrate_figures(runs)
