@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 import headrace as hr
+from headrace.bench.durability.openended import OpenEnded
 from headrace.bench.durability.outages import News, NewsDesk, logged_position, outage_figures
 from headrace.bench.durability.victims import expect_gone, kill_victim, start_victim, wait_for
 from headrace.bench.recovery import Kill, Timed, kill_figures
@@ -103,3 +104,15 @@ def test_victims_are_killed_and_what_outlives_them_is_told(tmp_path: Path) -> No
         expect_gone(below, 0.1)
     below[0].kill()
     expect_gone(below)
+
+
+def test_records_come_until_their_number_is_told(tmp_path: Path) -> None:
+    source = OpenEnded(hr.generate(lambda n: {"n": n}), tmp_path / "total")
+    readers = [source.open(partition, 2, None, source.schema(), tmp_path) for partition in range(2)]
+    first = [reader.poll(3, 0) for reader in readers]
+    assert [poll.records.column(0).to_pylist() for poll in first if poll] == [[0, 2, 4], [1, 3, 5]]
+    assert not any(reader.exhausted for reader in readers)
+    source.end_at(9)
+    rest = [reader.poll(100, 0) for reader in readers]
+    assert [poll.records.column(0).to_pylist() for poll in rest if poll] == [[6, 8], [7]]
+    assert all(reader.exhausted and reader.poll(100, 0) is None for reader in readers)

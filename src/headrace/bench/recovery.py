@@ -9,7 +9,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +18,7 @@ import numpy as np
 import psutil
 
 import headrace as hr
+from headrace.bench.durability.openended import OpenEnded
 from headrace.bench.durability.outages import News, NewsDesk, logged_position, outage_figures
 from headrace.bench.durability.stockrestart import stock_outages
 from headrace.bench.durability.victims import Victim, expect_gone, kill_victim, last_words, start_victim, wait_for
@@ -28,7 +29,7 @@ from headrace.errors import RunFailedError
 
 _KEYS = 500
 _WINDOW_S = 1
-_START_S, _AGAIN_S = 120.0, 90.0
+_START_S, _AGAIN_S = 300.0, 300.0
 _SOURCE, _NEWEST = "items", "newest"
 Kind = Literal["driver", "worker", "standby"]
 
@@ -62,6 +63,8 @@ class Scene:
     options: dict[str, Any]
     dice: random.Random
     driver: Victim | None = None
+    standby: Victim | None = None
+    began_s: float = field(default_factory=time.time)
 
     @property
     def log(self) -> Path:
@@ -91,16 +94,15 @@ class Scene:
         """Kill, see to it that the job goes on, and wait until it does; None if there was nobody to kill."""
         if kind == "worker":
             return self._kill_worker()
-        next_driver = self._stand_by() if kind == "standby" else None
+        if kind == "standby":
+            self._stand_by()
         if self.over:
-            if next_driver is not None:
-                kill_victim(next_driver)
             return None
         assert self.driver is not None
         (self.root / "running").unlink(missing_ok=True)
         at_us, newest = time.time_ns() // 1000, self.desk.newest()
         below = kill_victim(self.driver)
-        self.driver = next_driver or self.start()
+        self.driver, self.standby = self.standby or self.start(), None
         position = logged_position(self.root / "checkpoint", _SOURCE)
         self.await_running()
         running_s = time.time() - at_us / 1e6
@@ -108,14 +110,13 @@ class Scene:
         expect_gone(below)
         return Kill(kind, at_us, position, running_s)
 
-    def _stand_by(self) -> Victim:
+    def _stand_by(self) -> None:
         """A second driver that is ready to take over."""
-        standby = self.start(standby=True)
+        self.standby = standby = self.start(standby=True)
         ready = self.root / f"standby-{standby.pid}"
         if not wait_for(lambda: ready.exists() or standby.poll() is not None or self.over, _START_S):
             raise RunFailedError(f"the standby was not ready within {_START_S:g} s{last_words(self.log)}")
         time.sleep(self.dice.uniform(0.2, 3.0))
-        return standby
 
     def _kill_worker(self) -> Kill | None:
         """kill -9 of one Python worker that runs a subtask."""
@@ -140,29 +141,37 @@ class Scene:
             return []
         return [pid for pid in told if psutil.pid_exists(pid)]
 
+    def finish(self) -> int:
+        """Let the records end with all that can be due by now, and wait for the job; how many there were."""
+        rate = self.options["rate"]
+        total = int(rate * (time.time() - self.began_s + 1))
+        source_of(self.root, rate).end_at(total)
+        assert self.driver is not None
+        if code := self.driver.wait(timeout=600):
+            raise RunFailedError(f"the job failed after the kills (exit {code}){last_words(self.log)}")
+        return total
+
     def close(self) -> None:
-        if not self.over:
-            assert self.driver is not None
-            kill_victim(self.driver)
+        for process in (self.driver, self.standby):
+            if process is not None and process.poll() is None:
+                kill_victim(process)
 
 
 def recovery(
-    kills: int, rate: int, seconds: int, seed: int, *, standby: bool = False, stock_kills: int = 0, **settings: Any
+    kills: int, rate: int, seed: int, *, standby: bool = False, stock_kills: int = 0, **settings: Any
 ) -> dict[str, Any]:
-    """Drivers and workers in turn, every other driver with a standby if that is wanted; the last run goes to the end."""
-    total, dice = rate * seconds, random.Random(seed)
+    """Drivers and workers in turn, every other driver with a standby if that is wanted; records come until all are killed."""
+    dice = random.Random(seed)
     with ExitStack() as stack:
         root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headrace-bench-")))
         desk = NewsDesk(stack.enter_context(recording(())).directory, _NEWEST)
-        options = {"root": str(root), "desk": str(desk.directory), "rate": rate, "total": total, "settings": settings}
+        options = {"root": str(root), "desk": str(desk.directory), "rate": rate, "settings": settings}
         scene = Scene(root, desk, options, dice)
         stack.callback(scene.close)
         (root / "restarts").touch()
         with TreeWatch() as watch:
             killed = list(_killing(scene, kills, standby))
-            assert scene.driver is not None
-            if code := scene.driver.wait(timeout=600):
-                raise RunFailedError(f"the job failed after the kills (exit {code}){last_words(scene.log)}")
+            total = scene.finish()
         figures = _check(root, rate, total) | kill_figures(killed, desk.read())
         figures["worker_restarts"] = scene.restarts
         peer = stock_outages(root / "stock", rate, _KEYS, stock_kills, dice) if stock_kills else []
@@ -237,11 +246,14 @@ def _check(root: Path, rate: int, total: int) -> dict[str, Any]:
     return {"rows": rows, "lost": lost, "duplicated": duplicated, "wrong": wrong}
 
 
-def job_of(root: Path, desk: NewsDesk, rate: int, total: int) -> hr.Job:
+def source_of(root: Path, rate: int) -> OpenEnded:
+    return OpenEnded(hr.generate(Timed(rate), rate=f"{rate}/s"), root / "total")
+
+
+def job_of(root: Path, desk: NewsDesk, rate: int) -> hr.Job:
     """Windowed counts and sums per key, written exactly once; and the newest record of each key, at once."""
     job = hr.Job("bench-recovery")
-    source = hr.generate(Timed(rate), rate=f"{rate}/s", total=total)
-    keyed = job.source(_SOURCE, source, event_time="ts").key_by("key")
+    keyed = job.source(_SOURCE, source_of(root, rate), event_time="ts").key_by("key")
     counted = keyed.window(hr.tumbling(f"{_WINDOW_S} s"))
     counted.reduce(name="per-key", n=hr.count(), total=hr.sum("seq")).sink("out", hr.jsonl(root / "out"))
     keyed.reduce(name="seen", newest=hr.max("seq")).sink("news", hr.callback(desk))
@@ -250,7 +262,7 @@ def job_of(root: Path, desk: NewsDesk, rate: int, total: int) -> hr.Job:
 
 def _main(options: dict[str, Any]) -> None:
     root = Path(options["root"])
-    job = job_of(root, NewsDesk(Path(options["desk"]), _NEWEST), options["rate"], options["total"])
+    job = job_of(root, NewsDesk(Path(options["desk"]), _NEWEST), options["rate"])
     run = hr.start(job, checkpoint=root / "checkpoint", standby=options["standby"], **options["settings"])
     noted = 0
     while not run.wait(0.05):

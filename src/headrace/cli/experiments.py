@@ -136,11 +136,8 @@ def recovery(options: Options) -> Figures:
     from headrace.bench.recovery import recovery as run
 
     kills, standby = options.kills, options.standby
-    seconds = options.seconds or (30 if standby else 20) * kills  # a standby takes its time to get ready
     stock_kills = max(1, min(5, kills // 4)) if options.stock else 0
-    return run(
-        kills, options.rate or 5000, seconds, options.seed, standby=standby, stock_kills=stock_kills, **options.settings
-    )
+    return run(kills, options.rate or 5000, options.seed, standby=standby, stock_kills=stock_kills, **options.settings)
 
 
 def checkpoint(options: Options) -> Figures:
