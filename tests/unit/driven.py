@@ -106,7 +106,7 @@ def nothing_done(place: Place, token: Token) -> Description:
         {},
         exhausted=False,
         aligned_ms=1.0,
-        written_ms=1.0,
+        worked_ms=1.0,
         written_bytes=0,
         reached={},
     )

@@ -11,7 +11,7 @@ from headrace.state.durable.changes import ZERO_DIGEST, Change, digest_of, id_ba
 from headrace.state.durable.loading import read_slice
 from headrace.state.durable.manifest import Manifest, Rewrite, next_manifest
 from headrace.state.durable.segments import StoredChange, write_segment
-from headrace.state.durable.storage import Storage
+from headrace.state.durable.storage import Data, Storage
 from headrace.state.durable.versionlog import CutEntry, Opened, VersionLog
 from headrace.tokens import Token
 
@@ -25,8 +25,8 @@ class MemoryStorage:
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
 
-    def put(self, name: str, data: bytes) -> None:
-        self.objects[name] = data
+    def put(self, name: str, data: Data) -> None:
+        self.objects[name] = data if isinstance(data, bytes) else b"".join(data)
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
         if name in self.objects:

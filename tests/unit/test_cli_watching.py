@@ -51,7 +51,7 @@ def test_news_that_were_dropped_before_they_were_told_are_counted() -> None:
 def test_how_far_a_run_has_got_is_its_last_cut_with_its_age_and_what_waits_for_sinks() -> None:
     status = Status("running", 0, 0)
     assert cut_words(status) == "no cut yet"
-    status.cut, status.cut_age_s, status.unpublished = CutFigures(17, 100.0, 12.5, 3.0, 4096), 0.43, 1
+    status.cut, status.cut_age_s, status.unpublished = CutFigures(17, 100.0, 12.5, 3.0, 1.5, 4096), 0.43, 1
     assert cut_words(status) == "cut 17, 0.4 s ago"
     status.unpublished = 12
     assert cut_words(status) == "cut 17, 0.4 s ago, 12 unpublished"

@@ -17,7 +17,7 @@ CUT = Token(1, 0, 3)
 
 def description(stage: int, index: int, **more: Any) -> Description:
     nothing = Description(
-        stage, index, CUT, (), {}, {}, {}, {}, {}, (), {}, exhausted=False, aligned_ms=1.0, written_ms=1.0, written_bytes=0,
+        stage, index, CUT, (), {}, {}, {}, {}, {}, (), {}, exhausted=False, aligned_ms=1.0, worked_ms=1.0, written_bytes=0,
         reached={},
     )  # fmt: skip
     return replace(nothing, **more)

@@ -7,7 +7,7 @@ from headrace.driver.status import CutFigures
 
 
 def cut(number: int, took_ms: float = 30.0, held_ms: float = 2.0, logged_s: float | None = None) -> CutFigures:
-    return CutFigures(number, logged_s if logged_s is not None else float(number), took_ms, held_ms, 1_000)
+    return CutFigures(number, logged_s if logged_s is not None else float(number), took_ms, held_ms, 1.0, 1_000)
 
 
 def test_there_is_a_line_a_minute() -> None:
@@ -30,5 +30,5 @@ def test_cuts_that_become_longer_than_the_interval_are_told_of_once_and_when_tha
 def test_cuts_that_get_further_apart_by_themselves_are_told_of_once_and_when_that_is_over() -> None:
     watch = CutWatch(1.0)
     said = [watch.took(cut(number, held_ms=90.0), s) for number, s in enumerate((1.0, 3.0, 3.2, 1.2, 1.0))]
-    apart = "cuts are 3.0 s apart from now on, for the last one held records up for 90 ms"
+    apart = "cuts are 3.0 s apart from now on, for the last one held records up for 90 ms and kept a core busy for 1 ms"
     assert said == [[], [apart], [], ["cuts are 1 s apart again"], []]

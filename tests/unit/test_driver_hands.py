@@ -38,6 +38,7 @@ from headrace.driver.protocol.events import (
 from headrace.errors import CorruptionError, RunFailedError
 from headrace.state.durable.manifest import Manifest
 from headrace.state.durable.published import read_published, write_published
+from headrace.state.durable.storage import Data
 from headrace.state.durable.versionlog import VersionLog
 from headrace.tokens import Attempt, Token
 
@@ -57,7 +58,7 @@ class Broken(MemoryStorage):
             super().put_if_absent(name, data)
         raise FULL
 
-    def put(self, name: str, data: bytes) -> None:
+    def put(self, name: str, data: Data) -> None:
         raise FULL
 
     def get(self, name: str) -> bytes:

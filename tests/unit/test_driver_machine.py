@@ -242,7 +242,20 @@ def test_cuts_that_hold_records_up_for_long_are_fewer() -> None:
     driven.later(0.2)
     driven.describe_all(aligned_ms=60_000.0)
     driven.cut(aligned_ms=60_000.0)
-    assert driven.machine.pace.interval_s == 5.0, "but not for ever"
+    assert driven.machine.pace.interval_s == 10.0, "but not for ever"
+
+
+def test_cuts_that_write_much_are_fewer_at_once() -> None:
+    driven = Driven().run()
+    driven.later(1.1)
+    driven.describe_all(worked_ms=200.0)
+    assert driven.machine.pace.interval_s == pytest.approx(4.0), "5 % of a core"
+    driven.later(4.1)
+    driven.describe_all(worked_ms=10.0)
+    assert driven.machine.pace.interval_s == 1.0
+    promised = Driven(counting(recovery="5 s")).run()
+    promised.cut(worked_ms=60_000.0)
+    assert promised.machine.pace.interval_s == 2.5, "two intervals are what a failure repeats"
 
 
 # chronostream fact 33: zombie messages change nothing; cuts.md: a message with another (g, a) is dropped

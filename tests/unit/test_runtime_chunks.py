@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import threading
+import time
+from concurrent.futures import wait
 from pathlib import Path
 from typing import Any
 
@@ -96,8 +98,29 @@ def test_a_chunk_is_due_by_time_or_by_size_and_never_while_one_is_being_written(
         writer.write([("s", slow)], 1_000_000)
         assert not writer.due(60_000_000, 10**9), "one is being written"
         may_write.set()
-        assert writer.cut([], 7_000_000, lambda changes: changes, "segments/y").result() == ()
+        assert writer.cut([], 7_000_000, lambda changes, worked_ms: changes, "segments/y").result() == ()
         assert not writer.due(11_999_999, 1) and writer.due(12_000_000, 1), "a cut writes what a chunk would have"
+    finally:
+        writer.close()
+
+
+def test_chunks_that_cost_much_are_written_seldom(tmp_path: Path) -> None:
+    writer = _writer(tmp_path)
+
+    def costly() -> list[Change]:
+        until_s = time.thread_time() + 0.05
+        while time.thread_time() < until_s:
+            pass
+        return []
+
+    try:
+        writer.write([("s", costly)], 1_000_000)
+        assert writer.cut([], 1_000_000, lambda changes, worked_ms: worked_ms, "segments/y").result() >= 50
+        assert writer.cut([], 1_000_000, lambda changes, worked_ms: worked_ms, "segments/z").result() < 50
+        writer.write([("s", costly)], 1_000_000)
+        wait([writer._chunks[-1]])
+        assert not writer.due(1_999_999, 10**9), "at most a twentieth of the time"
+        assert writer.due(20_000_000, 10**9)
     finally:
         writer.close()
 
@@ -107,7 +130,7 @@ def test_a_cut_takes_along_the_chunks_of_its_interval_and_only_those(tmp_path: P
     writer = _writer(tmp_path, woken)
     by: list[str] = []
 
-    def then(changes: tuple[StoredChange, ...]) -> list[str]:
+    def then(changes: tuple[StoredChange, ...], worked_ms: float) -> list[str]:
         by.append(threading.current_thread().name)
         return [change.block.file for change in changes]
 
@@ -138,7 +161,7 @@ def test_a_chunk_that_cannot_be_written_is_told_before_the_cut_and_fails_it(tmp_
         with pytest.raises(OSError):
             writer.check()
         with pytest.raises(OSError):
-            writer.cut([], 2, lambda changes: changes, "segments/y").result()
+            writer.cut([], 2, lambda changes, worked_ms: changes, "segments/y").result()
     finally:
         writer.close()
 

@@ -41,7 +41,7 @@ def test_a_cut_is_described_when_it_is_durable_and_work_goes_on_meanwhile(
         second = working.description(2)
     # chronostream fact 5: updates during a checkpoint are readable at once, absent from that chunk
     assert set(totals(plan, first).values()) == {1} and set(totals(plan, first, second).values()) == {2}
-    assert first.written_bytes == sum(change.block.length for change in first.changes) > 0 < first.written_ms
+    assert first.written_bytes == sum(change.block.length for change in first.changes) > 0 < first.worked_ms
 
 
 def test_a_description_is_told_as_soon_as_it_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,10 @@ _RENAMED = {
 }
 
 
+_LONGEST = 10
+"""Times as far apart as wanted cuts may get by themselves."""
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """How a job runs, as workers get it; what each setting means is said in ``RunSettings``."""
@@ -96,6 +100,13 @@ class Settings:
     def cut_every_s(self) -> float:
         """The time between cuts: as set, or less where a failure must not repeat so much."""
         return self.commit_s if self.recovery_s is None else max(min(self.commit_s, self.recovery_s / 2), 0.05)
+
+    @property
+    def longest_cut_s(self) -> float:
+        """How far apart cuts may get by themselves, where more would be too much: what a failure repeats stays within reason,
+        or within half of what was promised.
+        """
+        return _LONGEST * self.commit_s if self.recovery_s is None else max(self.cut_every_s, self.recovery_s / 2)
 
     @property
     def put_off_s(self) -> float:

@@ -41,7 +41,8 @@ class CutWatch:
         if not self._apart:
             return [f"cuts are {in_words(self._commit_s)} apart again"]
         return [
-            f"cuts are {interval_s:.1f} s apart from now on, for the last one held records up for {cut.aligned_ms:.0f} ms"
+            f"cuts are {interval_s:.1f} s apart from now on, for the last one held records up for {cut.aligned_ms:.0f} ms "
+            f"and kept a core busy for {cut.worked_ms:.0f} ms"
         ]
 
     def _summary(self, now_s: float) -> list[str]:

@@ -24,14 +24,15 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class CutFigures:
-    """The last cut that was logged: how long it took from its order to the log, how long it held records up where that
-    was longest, and what it wrote.
+    """The last cut that was logged: how long it took from its order to the log, how long it held records up and a core worked
+    for it, where that was longest, and what it wrote.
     """
 
     number: int
     logged_s: float
     took_ms: float
     aligned_ms: float
+    worked_ms: float
     bytes: int
 
 

@@ -86,7 +86,8 @@ class Description(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``put`` counts per edge the records that went into its buffers, whatever became of them on the wire: with ``stood``,
     which counts the same where buffers are taken out, it shows one that was not flushed at the cut. ``watermarks`` are
     those of the edges that arrive, as they stood at the alignment: the same in all subtasks of a stage. ``reached`` is how
-    far those edges have ever come, by name. ``exhausted``: its sources will read no more.
+    far those edges have ever come, by name. ``exhausted``: its sources will read no more. ``worked_ms`` is how long a core
+    has worked to make its changes durable.
     """
 
     stage: int
@@ -102,6 +103,6 @@ class Description(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     counters: dict[str, int]
     exhausted: bool
     aligned_ms: float
-    written_ms: float
+    worked_ms: float
     written_bytes: int
     reached: dict[str, int]

@@ -243,8 +243,9 @@ class Supervisor:
         now_s = self._ended_s = time.monotonic()
         cut, described = happened.cut, happened.descriptions
         aligned_ms = max((d.aligned_ms for d in described), default=0.0)
+        worked_ms = max((d.worked_ms for d in described), default=0.0)
         written_bytes = sum(d.written_bytes for d in described)
-        figures = CutFigures(cut.manifest.token.cut, now_s, happened.took_ms, aligned_ms, written_bytes)
+        figures = CutFigures(cut.manifest.token.cut, now_s, happened.took_ms, aligned_ms, worked_ms, written_bytes)
         self._cuts.append(figures)
         if self.plan.eager:
             for sentence in self._cut_watch.took(figures, self._machine.pace.interval_s):

@@ -58,7 +58,9 @@ class Attempts:
         self.phase: Phase = "opening"
         self.moving = Moving.of(plan)
         self.members, self.hearing = Members(plan), Hearing(plan.layout, plan.settings.report_s)
-        self.pace, self.asking = CutPace(plan.settings.cut_every_s), Asking(plan.settings.put_off_s)
+        settings = plan.settings
+        self.pace = CutPace(settings.cut_every_s, settings.longest_cut_s)
+        self.asking = Asking(settings.put_off_s)
         self.still = Stillness()
         self.base: NumberedCut | None = None
         self.attempt: Attempt | None = None

@@ -15,8 +15,8 @@ from headrace.tokens import Token
 
 _SHARE = 0.03
 """Of the time that a cut may hold records up; where it would take more, there are fewer cuts."""
-_LONGEST = 5
-"""Times as far apart as wanted cuts may get: what a failure repeats stays within reason, however slow a step is."""
+_SHARE_BEHIND = 0.05
+"""Of a core's time that may go into what a cut writes behind, for the same reason."""
 _RECENT = 8
 _REPEAT_S = 1.0
 
@@ -96,24 +96,34 @@ def furthest(reached: Iterable[Mapping[str, int]]) -> dict[str, int]:
 
 @dataclass(slots=True)
 class CutPace:
-    """When the next cut is due: every ``commit_s``, or less often where cuts hold records up for long."""
+    """When the next cut is due: every ``commit_s``, or less often where cuts cost much, but never further apart than
+    ``longest_s``.
+    """
 
     commit_s: float
+    longest_s: float
     due_s: float = 0.0
     _held_s: deque[float] = field(default_factory=lambda: deque(maxlen=_RECENT))
+    _worked_s: float = 0.0
 
     @property
     def interval_s(self) -> float:
+        """Cuts that now and then hold records up for long are no reason for fewer; what the last one had to write is what
+        the next one will have to, or more.
+        """
         held = sorted(self._held_s)
-        wanted_s = held[len(held) // 2] / _SHARE if held else 0.0
-        return min(max(self.commit_s, wanted_s), _LONGEST * self.commit_s)
+        wanted_s = max(held[len(held) // 2] / _SHARE if held else 0.0, self._worked_s / _SHARE_BEHIND)
+        return min(max(self.commit_s, wanted_s), self.longest_s)
 
     def begin(self, now_s: float) -> None:
         """Sources were let go, perhaps with other subtasks than before."""
         self._held_s.clear()
+        self._worked_s = 0.0
         self.due_s = now_s + self.interval_s
 
     def logged(self, cut: CutUnderWay) -> None:
         """A cut took that long; the next one keeps the distance to when it was ordered."""
-        self._held_s.append(max((d.aligned_ms for d in cut.descriptions.values()), default=0.0) / 1e3)
+        described = cut.descriptions.values()
+        self._held_s.append(max((d.aligned_ms for d in described), default=0.0) / 1e3)
+        self._worked_s = max((d.worked_ms for d in described), default=0.0) / 1e3
         self.due_s = cut.ordered_s + self.interval_s

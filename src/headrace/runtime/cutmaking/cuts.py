@@ -170,7 +170,7 @@ class Cuts:
             counters=self._reporter.take_counts() | copied,
             exhausted=self._sources.exhausted,
             aligned_ms=(now - began_us) / 1e3,
-            written_ms=0.0,
+            worked_ms=0.0,
             written_bytes=0,
             reached=self._intake.reached(),
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 
@@ -44,14 +43,13 @@ class Handover:
         """Make a cut durable, behind. ``draft`` lacks what is known only then."""
         if self._writing is not None:
             raise ProtocolError(f"{draft.token} was made while the cut before it was being written")
-        began_s = time.perf_counter()
 
-        def complete(changes: tuple[StoredChange, ...]) -> Description:
+        def complete(changes: tuple[StoredChange, ...], worked_ms: float) -> Description:
             return msgspec.structs.replace(
                 draft,
                 changes=changes,
                 staged=tuple(staged for close in closing for staged in close()),
-                written_ms=(time.perf_counter() - began_s) * 1e3,
+                worked_ms=worked_ms,
                 written_bytes=sum(change.block.length for change in changes),
             )
 

@@ -13,7 +13,7 @@ from headrace.state.copies.nodestore import ORIGINS, NodeStore, Origin
 from headrace.state.durable.loading import read_slice
 from headrace.state.durable.manifest import SliceVersion
 from headrace.state.durable.segments import BlockRef, checksum
-from headrace.state.durable.storage import Storage
+from headrace.state.durable.storage import Data, Storage
 
 
 class Peer(Protocol):
@@ -84,7 +84,7 @@ class NearestStorage:
     def get(self, name: str) -> bytes:
         return self._storage.get(name)
 
-    def put(self, name: str, data: bytes) -> None:
+    def put(self, name: str, data: Data) -> None:
         self._storage.put(name, data)
 
     def put_if_absent(self, name: str, data: bytes) -> bool:

@@ -8,7 +8,7 @@ independent of order, updated in O(changed), equal for base-plus-changes and for
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -44,8 +44,8 @@ ID_BYTES = 16
 """Size of an identity."""
 
 
-Pending = Callable[[], list[Change]]
-"""Changes that are still to be put together."""
+Pending = Callable[[], Iterable[Change]]
+"""Changes that are still to be put together, one by one: together they may be as large as the state."""
 
 
 class Store(Protocol):
@@ -58,7 +58,7 @@ class Store(Protocol):
     def swap(self) -> Pending:
         """Like ``changes``, but what can wait is left to the function returned.
 
-        It may be called later and by another thread, once, before that of the next ``swap``.
+        It may be called later and by another thread, once, and has to be gone through before that of the next ``swap``.
         """
         ...
 

@@ -7,6 +7,7 @@ log are never named by a manifest.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
@@ -17,6 +18,8 @@ from headrace.state.durable.storage import Storage
 
 _LOOK_EVERY_US = 250_000
 """How often at most the amount of dirty state is asked for: that is a pass over a table's flags."""
+_SHARE = 0.05
+"""Of the time that writing before a cut may take: rows that change all the time would be written again and again."""
 Swapped = Sequence[tuple[str, Pending]]
 """By store, what was swapped out of it."""
 Result = TypeVar("Result")
@@ -39,6 +42,7 @@ class ChunkWriter:
         self._written_us = self._looked_us = now_us
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="headrace-chunks")
         self._chunks: list[Future[list[StoredChange]]] = []
+        self._cost_us = self._worked_us = 0.0
 
     def look(self, now_us: int) -> bool:
         """Whether it is time to ask how much is dirty."""
@@ -51,7 +55,8 @@ class ChunkWriter:
         """Whether a chunk should be written before the next cut. While one is being written the next one waits."""
         if not dirty_bytes or (self._chunks and not self._chunks[-1].done()):
             return False
-        return dirty_bytes >= self._max_bytes or now_us - self._written_us >= self._every_us
+        since_us = now_us - self._written_us
+        return since_us >= self._cost_us / _SHARE and (dirty_bytes >= self._max_bytes or since_us >= self._every_us)
 
     def write(self, swapped: Swapped, now_us: int) -> None:
         """Hand over changes of the running interval."""
@@ -62,15 +67,21 @@ class ChunkWriter:
         chunk.add_done_callback(lambda _: self._wake())
 
     def cut(
-        self, swapped: Swapped, now_us: int, then: Callable[[tuple[StoredChange, ...]], Result], next_stem: str
+        self, swapped: Swapped, now_us: int, then: Callable[[tuple[StoredChange, ...], float], Result], next_stem: str
     ) -> Future[Result]:
         """Hand over the interval's last changes; another one begins.
 
-        When all chunks of the interval are durable ``then`` is called with them, oldest first, by the writing thread.
+        When all chunks of the interval are durable ``then`` is called with them, oldest first, and how long a core has
+        worked on them in ms, by the writing thread.
         """
         self.write(swapped, now_us)
         chunks, self._chunks, self._stem = self._chunks, [], next_stem
-        done = self._pool.submit(lambda: then(tuple(change for chunk in chunks for change in chunk.result())))
+
+        def complete() -> Result:
+            worked_us, self._worked_us = self._worked_us, 0.0
+            return then(tuple(change for chunk in chunks for change in chunk.result()), worked_us / 1e3)
+
+        done = self._pool.submit(complete)
         done.add_done_callback(lambda _: self._wake())
         return done
 
@@ -85,7 +96,10 @@ class ChunkWriter:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def _write(self, name: str, swapped: Swapped) -> list[StoredChange]:
-        changes = [(store, change) for store, pending in swapped for change in pending()]
-        stored = write_segment(self._storage, name, changes) if changes else []
+        began_s = time.thread_time()
+        changes = ((store, change) for store, pending in swapped for change in pending())
+        stored = write_segment(self._storage, name, changes)
         self._written(stored)
+        self._cost_us = (time.thread_time() - began_s) * 1e6
+        self._worked_us += self._cost_us
         return stored

@@ -12,7 +12,7 @@ it is a file like any other that no version names: garbage collection has to spa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
@@ -63,22 +63,22 @@ def compact(storage: Storage, manifest: Manifest, by: Attempt, serial: int) -> t
     ``by`` is the driver's running attempt and ``serial`` different each time: another driver, one that stalls and comes
     back, may be at the same version and must not write the same file.
     """
-    bases, changes = [], []
-    for step, slice in long_chains(manifest):
-        version = manifest.slices[step, slice]
-        run, digest = run_of(version), version.digest
-        if len(run) == len(version.blocks):
-            image = read_slice(storage, step, slice, version)
-            bases.append((step, Change(slice, image, no_ids(), digest, digest)))
-        else:
-            puts, deletes = merge_run(storage, step, slice, run)
-            changes.append((step, Change(slice, puts, deletes, digest, digest)))
     stem = f"{SEGMENTS}/{by.cut(manifest.token.cut)}-rewrite-{serial:06d}"
-    stored = write_segment(storage, f"{stem}-bases.seg", bases, full=True) if bases else []
-    stored += write_segment(storage, f"{stem}-changes.seg", changes) if changes else []
-    return tuple(
-        Rewrite(one.step, one.slice, run_of(manifest.slices[one.step, one.slice]), one.block) for one in stored
-    )
+    runs = {key: run_of(manifest.slices[key]) for key in long_chains(manifest)}
+
+    def merged(*, whole: bool) -> Iterator[tuple[str, Change]]:
+        for (step, slice), run in runs.items():
+            version = manifest.slices[step, slice]
+            if (len(run) == len(version.blocks)) != whole:
+                continue
+            puts, deletes = (
+                (read_slice(storage, step, slice, version), no_ids()) if whole else merge_run(storage, step, slice, run)
+            )
+            yield step, Change(slice, puts, deletes, version.digest, version.digest)
+
+    stored = write_segment(storage, f"{stem}-bases.seg", merged(whole=True), full=True)
+    stored += write_segment(storage, f"{stem}-changes.seg", merged(whole=False))
+    return tuple(Rewrite(one.step, one.slice, runs[one.step, one.slice], one.block) for one in stored)
 
 
 def merge_run(

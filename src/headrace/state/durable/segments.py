@@ -8,7 +8,8 @@ bit, a torn or swapped file is found at each read and named.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
+from itertools import chain
 
 import msgpack
 import msgspec
@@ -49,17 +50,28 @@ class StoredChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def write_segment(
-    storage: Storage, name: str, changes: Sequence[tuple[str, Change]], *, full: bool = False
+    storage: Storage, name: str, changes: Iterable[tuple[str, Change]], *, full: bool = False
 ) -> list[StoredChange]:
-    """Write changes of several steps into one file; it is durable when this returns."""
-    parts, stored, offset = [_MAGIC], [], len(_MAGIC)
-    for step, change in changes:
-        body = _encode(step, change)
-        block = BlockRef(name, offset, len(body), checksum(body), change.puts.num_rows, full)
-        stored.append(StoredChange(step, change.slice, change.parent, change.digest, block))
-        parts.append(body)
-        offset += len(body)
-    storage.put(name, b"".join(parts))
+    """Write changes of several steps into one file; it is durable when this returns. No changes: no file.
+
+    They are written as they come, so that only one of them need be in memory.
+    """
+    stored: list[StoredChange] = []
+    left = iter(changes)
+
+    def parts(first: tuple[str, Change]) -> Iterator[bytes | pa.Buffer]:
+        yield _MAGIC
+        offset = len(_MAGIC)
+        for step, change in chain((first,), left):
+            body = _encode(step, change)
+            length = sum(len(part) for part in body)
+            block = BlockRef(name, offset, length, checksum(*body), change.puts.num_rows, full)
+            stored.append(StoredChange(step, change.slice, change.parent, change.digest, block))
+            offset += length
+            yield from body
+
+    if (first := next(left, None)) is not None:
+        storage.put(name, parts(first))
     return stored
 
 
@@ -97,20 +109,24 @@ def segment_token(file: str) -> Token | None:
         return None
 
 
-def checksum(body: bytes) -> str:
+def checksum(*body: bytes | pa.Buffer) -> str:
     """What tells a changed block: against damage, not against malice, and so as cheap as reading the bytes."""
-    return xxhash.xxh3_128_hexdigest(body)
+    found = xxhash.xxh3_128()
+    for part in body:
+        found.update(part)
+    return found.hexdigest()
 
 
-def _encode(step: str, change: Change) -> bytes:
-    parts = [_ipc(change.puts), *([_ipc(change.deletes)] if change.deletes.num_rows else ())]
-    header = {"step": step, "slice": change.slice, "puts": parts[0].size}
-    size = sum(part.size for part in parts)
+def _encode(step: str, change: Change) -> list[bytes | pa.Buffer]:
+    """A block, in parts: what is large is not copied to be joined."""
+    parts: list[bytes | pa.Buffer] = [_ipc(change.puts), *([_ipc(change.deletes)] if change.deletes.num_rows else ())]
+    header = {"step": step, "slice": change.slice, "puts": len(parts[0])}
+    size = sum(len(part) for part in parts)
     if size < _SMALL_BYTES:
         header["unpacked"] = size
         parts = [pa.compress(b"".join(parts), codec="zstd")]
     packed = msgpack.packb(header)
-    return b"".join([len(packed).to_bytes(4, "little"), packed, *parts])
+    return [len(packed).to_bytes(4, "little") + packed, *parts]
 
 
 def _ipc(batch: pa.RecordBatch) -> pa.Buffer:

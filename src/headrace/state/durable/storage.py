@@ -11,16 +11,21 @@ import os
 import re
 import socket
 import time
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
 import psutil
+import pyarrow as pa
 
 from headrace.errors import ConfigError, StateError
 
 _SCHEME = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):/")
 _UNFINISHED = re.compile(r"\.(?P<host>[^.]+)\.(?P<pid>\d+)\.[0-9a-f]{16}\.tmp")
+Data = bytes | Iterator[bytes | pa.Buffer]
+"""The bytes of an object, or its parts in order: what is large need not be in memory at once."""
+_BUFFER_BYTES = 1_000_000
 _STRANGERS_LINGER_S = 86_400
 """Whether another host's writer still lives cannot be seen from here; none takes a day for a file."""
 
@@ -28,7 +33,7 @@ _STRANGERS_LINGER_S = 86_400
 class Storage(Protocol):
     """Named objects. Names are relative paths with ``/``; an ``OSError`` may leave an operation done or not done."""
 
-    def put(self, name: str, data: bytes) -> None:
+    def put(self, name: str, data: Data) -> None:
         """Create or replace an object: whole or not at all, and durable."""
         ...
 
@@ -60,7 +65,7 @@ class LocalStorage:
         self.root = root
         self._synced: set[Path] = set()
 
-    def put(self, name: str, data: bytes) -> None:
+    def put(self, name: str, data: Data) -> None:
         path = self._path(name)
         temporary = self._written(path, data)
         try:
@@ -117,16 +122,16 @@ class LocalStorage:
             raise StateError(f"{name!r} names nothing in {self.root}")
         return self.root.joinpath(*parts)
 
-    def _written(self, path: Path, data: bytes) -> Path:
+    def _written(self, path: Path, data: Data) -> Path:
         """The bytes, durable, under a name that no reader looks at."""
         self._make(path.parent)
         temporary = path.with_name(f".{_host()}.{os.getpid()}.{os.urandom(8).hex()}.tmp")
         try:
-            with temporary.open("xb") as file:
-                file.write(data)
+            with temporary.open("xb", buffering=_BUFFER_BYTES) as file:
+                file.writelines([data] if isinstance(data, bytes) else data)
                 file.flush()
                 os.fsync(file.fileno())
-        except OSError:
+        except BaseException:
             temporary.unlink(missing_ok=True)
             raise
         return temporary

@@ -125,7 +125,7 @@ class KeyedStore:
                 yield unpack(key), unpack(sub), unpack(value)
 
     def changes(self) -> list[Change]:
-        return self.swap()()
+        return list(self.swap()())
 
     def copy_ahead(self) -> None:
         """A swap is quick."""

@@ -19,6 +19,8 @@ from headrace.state.hashing import row_stamps
 
 Export = Callable[[Rows], pa.RecordBatch]
 _MAX_PIECES = 250
+_MANY_ROWS = 16_384
+"""Where more are touched between two calls, most will be touched again before the cut, and copying is all that gets done."""
 _WORTHWHILE = 0.5
 """Of the copies that were made ahead, as many must have counted at a cut; else none are made for a while."""
 _REST_CUTS = 16
@@ -50,6 +52,7 @@ class CopiedAhead:
         self._piece_of = np.zeros(0, np.uint8)
         self._pieces: list[RowCopies] = []
         self._touched: list[Rows] | None = None
+        self._touched_rows = 0
         self._rest = 0
 
     def grow(self, capacity: int) -> None:
@@ -61,10 +64,14 @@ class CopiedAhead:
 
     def touch(self, rows: Rows) -> None:
         """Rows are about to change, or have: copies of them are void."""
-        if self._touched is not None:
-            self._touched.append(rows)
-            if self._pieces:
-                self._piece_of[rows] = 0
+        if self._touched is None:
+            return
+        self._touched.append(rows)
+        self._touched_rows += len(rows)
+        if self._touched_rows > _MANY_ROWS:
+            self._give_up()
+        elif self._pieces:
+            self._piece_of[rows] = 0
 
     def copy(self, dirty: np.ndarray, export: Export) -> None:
         """Copy what was touched since the last time."""
@@ -83,9 +90,7 @@ class CopiedAhead:
             for at, piece in enumerate(self._pieces)
         ]
         self._judge(sum(len(piece.rows) for piece in pieces))
-        for piece in self._pieces:
-            self._piece_of[piece.rows] = 0
-        self._pieces = []
+        self._void()
         return [*(piece for piece in pieces if len(piece.rows)), copied(rest, export)]
 
     def forget(self, rows: Rows) -> None:
@@ -96,11 +101,22 @@ class CopiedAhead:
     def begin(self) -> None:
         """Nothing is dirty: from here on it is known what is touched."""
         self._touched = [] if self._rest == 0 else None
+        self._touched_rows = 0
+
+    def _give_up(self) -> None:
+        """Until the next cut."""
+        self._void()
+        self._touched = None
+
+    def _void(self) -> None:
+        for piece in self._pieces:
+            self._piece_of[piece.rows] = 0
+        self._pieces = []
 
     def _uncopied(self, dirty: np.ndarray) -> Rows:
         assert self._touched is not None
         rows = np.unique(np.concatenate(self._touched)) if self._touched else np.zeros(0, np.int64)
-        self._touched = []
+        self._touched, self._touched_rows = [], 0
         uncopied: Rows = rows[dirty[rows] & (self._piece_of[rows] == 0)]
         return uncopied
 

@@ -252,7 +252,7 @@ class GroupTable:
 
     def changes(self) -> list[Change]:
         """What changed per slice since the last call; see ``state.durable.changes``."""
-        return self.swap()()
+        return list(self.swap()())
 
     def swap(self) -> Pending:
         n_id = 1 + len(self.key_fields)

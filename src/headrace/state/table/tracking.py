@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -32,8 +31,11 @@ Slices = npt.NDArray[np.uint16]
 Stamps = U64
 """Two for each row."""
 
+Grave = tuple[Slices, U64, U64, Stamps]
+"""Slice, identity and stamps of rows that were stored and are gone."""
 _GRAVE_BYTES = 34
-"""Slice, identity and stamps of a row that was stored and is gone."""
+_HANDFUL_ROWS = 131_072
+"""Rows that are ordered, identified and encoded together: few enough for a cache, and for memory that is used again."""
 
 
 class Tracking:
@@ -50,7 +52,7 @@ class Tracking:
         self._stored = np.zeros(0, bool)
         self._stamps = np.zeros((0, 2), np.uint64)
         self._ahead: CopiedAhead | None = None
-        self._graves: list[tuple[Slices, U64, U64, Stamps]] = []
+        self._graves: list[Grave] = []
         self._digests: dict[int, Digest] = {}
 
     def grow(self, capacity: int) -> None:
@@ -122,7 +124,7 @@ class Tracking:
         fresh = rows[~self._stored[rows]]
         self._slice[fresh] = slices_of(fresh)
         slices, before = self._slice[rows], self._stamps[rows]
-        graves = [np.concatenate(parts) for parts in zip(*self._graves)] if self._graves else None
+        graves = _joined(self._graves)
         self._stamps[rows] = stamps
         self._stored[rows] = True
         self.dirty[rows] = False
@@ -130,11 +132,15 @@ class Tracking:
         if self._ahead is not None:
             self._ahead.begin()
 
-        def changes() -> list[Change]:
+        def changes() -> Iterator[Change]:
             order, starts = self._by_slice(slices)
-            ordered = pa.concat_batches([copy.puts for copy in copies]).take(pa.array(order))
-            identified = with_ids(ordered, ids_of(ordered.columns[:n_id]))
-            return self._changes(starts, identified, (stamps - before)[order], graves)
+            puts = copies[0].puts if len(copies) == 1 else pa.concat_batches([copy.puts for copy in copies])
+            for handful in _handfuls(sorted({*np.flatnonzero(np.diff(starts)).tolist(), *graves}), starts):
+                begin = starts[handful[0]]
+                at = order[begin : starts[handful[-1] + 1]]
+                taken = puts.take(pa.array(at))
+                identified = with_ids(taken, ids_of(taken.columns[:n_id]))
+                yield from self._changes(handful, starts - begin, identified, stamps[at] - before[at], graves)
 
         return changes
 
@@ -145,22 +151,19 @@ class Tracking:
         return order, starts
 
     def _changes(
-        self, starts: Rows, puts: pa.RecordBatch, stamps: Stamps, graves: list[npt.NDArray[Any]] | None
-    ) -> list[Change]:
-        """Rows as they are, slice by slice, what their stamps have changed by, and rows that are gone."""
-        dead = dict(split_by_slice(graves[0])) if graves is not None else {}
-        changes = []
-        for slice in sorted({*np.flatnonzero(np.diff(starts)).tolist(), *dead}):
+        self, slices: list[int], starts: Rows, puts: pa.RecordBatch, stamps: Stamps, graves: dict[int, Grave]
+    ) -> Iterator[Change]:
+        """Of some slices: rows as they are, what their stamps have changed by, and rows that are gone."""
+        for slice in slices:
             start, end = int(starts[slice]), int(starts[slice + 1])
             parent = self._digests.get(slice, ZERO_DIGEST)
             digest, deletes = plus(parent, total(stamps[start:end])), no_ids()
-            if graves is not None and slice in dead:
-                at = dead[slice]
-                digest = plus(digest, total(graves[3][at]), -1)
-                deletes = id_batch((graves[1][at], graves[2][at]))
+            if slice in graves:
+                _, *ids, stored = graves[slice]
+                digest = plus(digest, total(stored), -1)
+                deletes = id_batch((ids[0], ids[1]))
             self._digests[slice] = digest
-            changes.append(Change(slice, puts.slice(start, end - start), deletes, parent, digest))
-        return changes
+            yield Change(slice, puts.slice(start, end - start), deletes, parent, digest)
 
     def rows_of(self, slices: frozenset[int]) -> Rows:
         """The stored rows of some slices, ascending."""
@@ -181,3 +184,23 @@ class Tracking:
         self._stamps[rows] = stamps
         self._stored[rows] = True
         self.dirty[rows] = False
+
+
+def _joined(graves: list[Grave]) -> dict[int, Grave]:
+    """By slice."""
+    if not graves:
+        return {}
+    slices, one, two, stamps = (np.concatenate(parts) for parts in zip(*graves))
+    return {slice: (slices[at], one[at], two[at], stamps[at]) for slice, at in split_by_slice(slices)}
+
+
+def _handfuls(slices: list[int], starts: Rows) -> Iterator[list[int]]:
+    """Slices that are worked on together: not many rows, or one slice."""
+    handful: list[int] = []
+    for slice in slices:
+        if handful and starts[slice + 1] - starts[handful[0]] > _HANDFUL_ROWS:
+            yield handful
+            handful = []
+        handful.append(slice)
+    if handful:
+        yield handful
