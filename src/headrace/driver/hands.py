@@ -6,9 +6,6 @@ Every answer, a failure too, comes back as an event. What a sink or a disk takes
 from __future__ import annotations
 
 import logging
-import os
-import sys
-import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -46,16 +43,15 @@ from headrace.driver.publishing import discard_unlogged, publish, settle
 from headrace.errors import CorruptionError, HeadraceError, StateError
 from headrace.runtime.plan import JobPlan
 from headrace.state.copies.restoring import Copy, broken_blocks, repair
-from headrace.state.durable.compaction import compact
 from headrace.state.durable.garbage import garbage
 from headrace.state.durable.manifest import Rewrite
 from headrace.state.durable.published import read_published, write_published
 from headrace.state.durable.segments import BlockRef
 from headrace.state.durable.storage import Storage
+from headrace.state.durable.tidying import Tidying, TidyingHere
 from headrace.state.durable.versionlog import Entry, VersionLog
 
 _log = logging.getLogger("headrace")
-_UPKEEP_NICE = 10
 _POOLS = {
     ReadLog: "log", LookUp: "log", ReadEntry: "log", Append: "log",
     Publish: "publish", Settle: "publish", Discard: "publish",
@@ -71,11 +67,14 @@ def pool_of(instruction: Instruction) -> str | None:
 class Deeds:
     """The work itself, without threads. ``plan`` may be replaced by one with other subtasks.
 
-    ``copies`` are what damaged blocks of the checkpoint are taken from.
+    ``copies`` are what damaged blocks of the checkpoint are taken from, ``tidying`` does what can wait.
     """
 
-    def __init__(self, plan: JobPlan, storage: Storage, copies: Sequence[Copy] = ()) -> None:
+    def __init__(
+        self, plan: JobPlan, storage: Storage, copies: Sequence[Copy] = (), tidying: Tidying | None = None
+    ) -> None:
         self.plan, self.storage, self.log, self._copies = plan, storage, VersionLog(storage), copies
+        self.tidying = tidying or TidyingHere(storage)
         self._serial = 0
 
     def perform(self, instruction: Instruction) -> Event | None:
@@ -173,7 +172,7 @@ class Deeds:
 
     def _compacted(self, wanted: Compact) -> tuple[Rewrite, ...]:
         self._serial += 1
-        return compact(self.storage, wanted.manifest, wanted.by, self._serial)
+        return self.tidying.compact(wanted.manifest, wanted.by, self._serial)
 
     def _mend(self, broken: tuple[BlockRef, ...]) -> Event:
         try:
@@ -193,27 +192,18 @@ class Deeds:
     def _remove(self, names: tuple[str, ...]) -> None:
         """Large files take their time to be freed, for which nobody waits; what is left is found again."""
         with suppress(OSError):
-            for name in names:
-                self.storage.delete(name)
-
-
-def _give_way() -> None:
-    """What this thread does can wait: records, cuts and results go first, where the system can tell threads apart."""
-    if sys.platform == "linux":
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _UPKEEP_NICE)
+            self.tidying.remove(names)
 
 
 class Hands:
     """Each queue has a thread of its own. ``post`` takes the answers, from any thread."""
 
     def __init__(
-        self, plan: JobPlan, storage: Storage, post: Callable[[Event], None], copies: Sequence[Copy] = ()
-    ) -> None:
-        self.deeds, self._post = Deeds(plan, storage, copies), post
-        names = sorted(set(_POOLS.values()))
-        self._pools = {
-            name: ThreadPoolExecutor(1, f"headrace-{name}", _give_way if name == "upkeep" else None) for name in names
-        }
+        self, plan: JobPlan, storage: Storage, post: Callable[[Event], None], copies: Sequence[Copy] = (),
+        tidying: Tidying | None = None,
+    ) -> None:  # fmt: skip
+        self.deeds, self._post = Deeds(plan, storage, copies, tidying), post
+        self._pools = {name: ThreadPoolExecutor(1, f"headrace-{name}") for name in sorted(set(_POOLS.values()))}
 
     @property
     def plan(self) -> JobPlan:
@@ -232,9 +222,11 @@ class Hands:
         return True
 
     def close(self) -> None:
-        """Wait for what was asked for."""
+        """Wait for what was asked for, but for upkeep, which can be done another time."""
+        self.deeds.tidying.stop()
         for pool in self._pools.values():
             pool.shutdown(wait=True)
+        self.deeds.tidying.close()
 
     def _perform(self, instruction: Instruction) -> None:
         event: Event | None

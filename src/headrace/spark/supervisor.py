@@ -52,6 +52,7 @@ from headrace.spark.queries import SparkQueries
 from headrace.spark.session import check_slots
 from headrace.state.durable.lock import CheckpointLock, wait_for_turn
 from headrace.state.durable.storage import LocalStorage
+from headrace.state.durable.tidying import TidyingAside
 from headrace.state.durable.versionlog import Opened
 
 _BALANCE = BalancePolicy()
@@ -94,8 +95,8 @@ class Supervisor:
             session, self._server, self._lay_out, lambda event: self._loop.post(event), self._gap_clock
         )
         self._loop = DriverLoop(
-            self._machine, lambda post: Hands(plan, storage, post, [copies]), self._queries, self._journal,
-            each_turn=self._each_turn, on_began=self._on_began, on_cut=self._on_cut,
+            self._machine, lambda post: Hands(plan, storage, post, [copies], TidyingAside(storage.root)),
+            self._queries, self._journal, each_turn=self._each_turn, on_began=self._on_began, on_cut=self._on_cut,
         )  # fmt: skip
         self._steering = Steering(plan, self.order, self._journal, observe_only=observe_only, trace=trace)
         self._balancing = Balancing()

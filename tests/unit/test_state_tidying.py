@@ -1,0 +1,107 @@
+"""Upkeep in a process beside: the same rewrites, errors by their kinds, and nobody outlives the driver."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from durable import CutWriter
+
+from headrace.errors import CorruptionError
+from headrace.state.durable import tidying
+from headrace.state.durable.manifest import Manifest
+from headrace.state.durable.storage import LocalStorage
+from headrace.state.durable.tidying import TidyingAside
+from headrace.tokens import Attempt
+
+BY = Attempt(1, 0)
+
+
+@pytest.fixture
+def writer(tmp_path: Path) -> CutWriter:
+    return CutWriter(LocalStorage(tmp_path))
+
+
+@pytest.fixture
+def aside(tmp_path: Path) -> Iterator[TidyingAside]:
+    made = TidyingAside(tmp_path)
+    yield made
+    made.close()
+
+
+def long(writer: CutWriter) -> Manifest:
+    return [writer.cut({slice: {n: n} for slice in range(3)}) for n in range(20)][-1]
+
+
+def process_of(aside: TidyingAside) -> psutil.Process:
+    assert aside._process is not None
+    return psutil.Process(aside._process.pid)
+
+
+def test_rewrites_are_made_beside_and_take_their_places(writer: CutWriter, aside: TidyingAside) -> None:
+    made = long(writer)
+    rewrites = aside.compact(made, BY, 1)
+    assert [rewrite.slice for rewrite in rewrites] == [0, 1, 2]
+    after = writer.cut({0: {50: 50}}, rewrites=rewrites)
+    assert all(len(version.blocks) <= 2 for version in after.slices.values())
+    writer.check(after)
+    gone = sorted({block.file for rewrite in rewrites for block in rewrite.chain})
+    aside.remove(gone)
+    assert not {*gone} & {*writer.storage.names("segments")}
+    writer.check(after)
+
+
+def test_damage_is_told_from_trouble(writer: CutWriter, aside: TidyingAside, tmp_path: Path) -> None:
+    made = long(writer)
+    (tmp_path / made.slices["step", 0].blocks[-1].file).write_bytes(b"x" * 10_000)
+    with pytest.raises(CorruptionError, match="slice 0"):
+        aside.compact(made, BY, 1)
+    aside.close()
+    for path in (tmp_path / "segments").iterdir():
+        path.unlink()
+    (tmp_path / "segments").rmdir()
+    (tmp_path / "segments").write_text("no folder")
+    with pytest.raises(OSError, match="segments"):
+        aside.compact(made, BY, 2)
+
+
+def test_a_process_that_was_killed_is_started_again(writer: CutWriter, aside: TidyingAside) -> None:
+    made = long(writer)
+    aside.remove([])
+    first = process_of(aside)
+    first.kill()
+    assert len(aside.compact(made, BY, 1)) == 3
+    assert process_of(aside).pid != first.pid
+
+
+def test_where_there_is_no_idle_core_it_competes(
+    writer: CutWriter, aside: TidyingAside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tidying, "_IDLE_S", 0.0)
+    assert len(aside.compact(long(writer), BY, 1)) == 3
+    assert process_of(aside).nice() == tidying._COMPETING_NICE
+
+
+def test_a_stop_does_not_wait_for_work(writer: CutWriter, aside: TidyingAside) -> None:
+    made = long(writer)
+    aside.remove([])
+    process_of(aside).suspend()
+    stopping = threading.Timer(0.2, aside.stop)
+    stopping.start()
+    with pytest.raises(OSError, match="has ended"):
+        aside.compact(made, BY, 1)
+    with pytest.raises(OSError, match="has ended"):
+        aside.remove([])
+    stopping.join()
+
+
+def test_it_leaves_when_nobody_can_ask_any_more(aside: TidyingAside) -> None:
+    aside.remove([])
+    process = process_of(aside)
+    assert aside._process is not None and aside._process.stdin is not None
+    aside._process.stdin.close()  # as when the driver is killed
+    assert aside._process.wait(30) == 0 and not process.is_running()
+    aside._process.stdin = None
