@@ -40,7 +40,8 @@ class ChannelClient:
 
     ZeroMQ reconnects by itself. While the driver cannot be reached, reports beyond a bounded
     number are dropped and data goes on, but not for longer than ``lease_s`` without any sign of it, if that is given:
-    another driver may have taken over. ``clock_us`` reads this end's clock, ``clock`` is its name.
+    another driver may have taken over. ``clock_us`` reads this end's clock, ``clock`` is its name. ``on_poll`` is called with
+    every ``poll``.
     """
 
     def __init__(
@@ -50,7 +51,9 @@ class ChannelClient:
         lease_s: float | None = None,
         clock_us: Callable[[], int] = system_us,
         clock: str | None = None,
+        on_poll: Callable[[], None] = lambda: None,
     ) -> None:
+        self._on_poll = on_poll
         self.pid = os.getpid()
         self._lease_s, self._heard_s = lease_s, time.monotonic()
         self._clock_us, self._clock = clock_us, clock or clock_name()
@@ -75,6 +78,7 @@ class ChannelClient:
 
     def poll(self) -> list[ToWorker]:
         """Messages that have come; never blocks. MessageError for what is none, ChannelError after a lease of silence."""
+        self._on_poll()
         messages, self._early = self._early, []
         while self._socket.poll(0):
             messages.append(self._receive())

@@ -15,8 +15,9 @@ from headrace.channel.keys import Address
 from headrace.runtime.attempt import Cache, run_attempt
 from headrace.runtime.messages import Failed
 from headrace.runtime.plan import JobPlan
+from headrace.spark.watchdog import Watchdog
 
-_cache = Cache()
+_cache, _watchdog = Cache(), Watchdog()
 _clients: dict[str, ChannelClient] = {}
 _LEASES = 3
 """The driver's signs of life come from a thread among others: it may be slow for some leases without being gone."""
@@ -48,6 +49,8 @@ class StageTask:
         except Exception as error:
             channel.tell(Failed.of(error, self.query, (self.stage, index)))
             raise
+        finally:
+            _watchdog.rest()
 
 
 def _client(address: Address, lease_s: float) -> ChannelClient:
@@ -58,5 +61,5 @@ def _client(address: Address, lease_s: float) -> ChannelClient:
             if other.pid == os.getpid():
                 other.close()
         _clients.clear()
-        client = _clients[address.endpoint] = ChannelClient(address, lease_s=lease_s)
+        client = _clients[address.endpoint] = ChannelClient(address, lease_s=lease_s, on_poll=_watchdog.beat)
     return client
