@@ -144,7 +144,7 @@ def checkpoint(options: Options) -> Figures:
     """keyed state of a given size with cuts, with none, and stopping for each snapshot; when rows are visible"""
     from headrace.bench.durability.checkpoint import checkpoint as run
 
-    rate, seconds, burst = options.rate or 10_000, options.seconds or 60, options.events or 30_000_000
+    rate, seconds, burst = options.rate or 10_000, options.seconds or 60, options.events or 10_000_000
     state_bytes, settings = size_bytes(options.state or "10 MB", "--state"), {"flush": "10 ms", **options.settings}
     return run(state_bytes, rate, seconds, options.warmup, burst, _tell, **settings)
 
