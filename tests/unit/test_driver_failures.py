@@ -44,7 +44,6 @@ def loud(driven: Driven) -> list[str]:
 # Queries.
 
 
-# issue 10, item 6: no back-off after a first failure
 def test_a_query_that_fails_goes_on_from_the_last_cut_at_once() -> None:
     driven = Driven().run()
     driven.cut()
@@ -63,6 +62,14 @@ def test_a_query_that_fails_goes_on_from_the_last_cut_at_once() -> None:
     assert (ticket.attempt, ticket.base) == (Attempt(1, 2), Token(1, 1, 1)) and ticket.first == Token(1, 2, 2)
     driven.cut()
     assert unlogged not in driven.cuts and driven.cuts == [Token(1, 1, 1), Token(1, 2, 2)]
+
+
+def test_without_a_jvm_nothing_is_tried_again() -> None:
+    driven = Driven().run()
+    driven.tell(QueryEnded(1, ConnectionRefusedError(111, "Connection refused")))
+    driven.later(0.2)
+    assert driven.finish is not None and driven.finish.state == "failed"
+    assert "Spark's JVM is gone" in str(driven.finish.error) and driven.all(StartQuery) == [StartQuery(1)]
 
 
 def test_later_failures_without_a_cut_in_between_wait_longer_and_longer() -> None:

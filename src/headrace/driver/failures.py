@@ -44,6 +44,8 @@ def understand(failures: list[Failed], spark: Exception | None) -> Failure:
         return Failure(error, first.error in _FINAL)
     if isinstance(spark, HeadraceError):
         return Failure(spark, type(spark).__name__ in _FINAL)
+    if spark is not None and _is_jvm_gone(spark):
+        return Failure(translated(spark), final=True)
     text = _condensed(str(spark)) if spark is not None else "the query ended without saying why"
     error = RunFailedError(text)
     error.__cause__ = spark
@@ -60,6 +62,11 @@ def translated(error: Exception) -> HeadraceError:
     failed = RunFailedError(text)
     failed.__cause__ = error
     return failed
+
+
+def _is_jvm_gone(error: Exception) -> bool:
+    """Whether there is nobody to start a query any more; errors of Java's come through py4j too."""
+    return isinstance(error, ConnectionError) or type(error).__name__ == "Py4JNetworkError"
 
 
 def _rebuilt(failed: Failed) -> HeadraceError:
