@@ -120,7 +120,7 @@ def test_compaction_mends_what_it_cannot_read() -> None:
     writer = CutWriter(storage)
     for n in range(20):
         made = writer.cut({0: {0: n}})
-    copies, block = AllOf(storage), made.slices["step", 0].blocks[3]
+    copies, block = AllOf(storage), made.slices["step", 0].blocks[-3]
     whole = storage.objects[block.file]
     storage.objects[block.file] = whole[:-5] + b"other"
     alone = Deeds(counting(), storage).perform(Compact(made, Attempt(1, 1)))

@@ -116,11 +116,13 @@ def test_a_rewrite_that_waits_is_not_cleaned_up() -> None:
         writer.cut({0: {0: n}})
     tidy(writer, frozenset(rewrite.block.file for rewrite in rewrites))
     made = writer.cut({0: {1: 7}}, rewrites=rewrites)
-    assert made.slices["step", 0].blocks[0] == rewrites[0].block and len(made.slices["step", 0].blocks) == 5
+    merged = len(rewrites[0].chain)
+    assert made.slices["step", 0].blocks[20 - merged] == rewrites[0].block
+    assert len(made.slices["step", 0].blocks) == 20 - merged + 5
     writer.check(made)
     assert not tidy(writer), "the version before still needs the old chain"
     writer.cut({0: {1: 8}})
-    assert len(tidy(writer)) == 20
+    assert len(tidy(writer)) == merged > 10
     assert writer.base is not None
     writer.check(writer.base)
 
@@ -180,6 +182,9 @@ def chain(lengths: list[int]) -> SliceVersion:
         ([61, 10, 10, 10], 3),
         ([1000, 100, 400, 100], 4),
         ([3000, 10, 400, 100], 3),
+        ([41, 147, 978, 392, *[2] * 13], 10),  # enough for a chain that is half as long as it may be
+        ([*[10] * 30], 23),
+        ([2000, *[100] * 8, *[2] * 8], 9 + 1),  # eight are too few, and nine are heavy at their head
     ],
 )
 def test_the_run_that_is_merged_is_no_heavier_at_its_head_than_twice_the_rest(lengths: list[int], run: int) -> None:
@@ -211,7 +216,7 @@ def test_a_damaged_block_ends_a_turn_with_its_name_and_writes_nothing() -> None:
     writer = CutWriter(MemoryStorage())
     for n in range(20):
         made = writer.cut({0: {0: n}})
-    broken = made.slices["step", 0].blocks[3].file
+    broken = made.slices["step", 0].blocks[-3].file
     writer.storage.put(broken, b"broken")
     before = writer.storage.names("segments")
     with pytest.raises(CorruptionError, match=broken):

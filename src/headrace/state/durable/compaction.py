@@ -1,10 +1,11 @@
 """Keeping chains short: the newest blocks of a slice are merged into one when there are too many of them.
 
 ChronoStream, section 6(a), rewrites a slice as a whole when its changes outweigh half of its base, or after ten epochs.
-With a cut each second the second rule would write all state every ten seconds. So the blocks that are merged are the
-longest run at the chain's end whose first block is at most twice as heavy as the rest (as in a log-structured merge
-tree): a chain has about logarithmically many blocks, and a byte is rewritten about logarithmically often. A run that
-reaches back to the base is the papers' first rule, and makes a new base.
+With a cut each second the second rule would write all state every ten seconds. So the blocks that are merged are a
+run at the chain's end whose first block is at most twice as heavy as the rest (as in a log-structured merge
+tree): a chain has about logarithmically many blocks, and a byte is rewritten about logarithmically often. Of such runs it
+is the shortest that makes the chain half as long as it may be, or else the longest: a light block before heavy ones
+is no reason to write those anew. A run that reaches back to the base is the papers' first rule, and makes a new base.
 
 The rewrite takes its run's place in a later manifest (``manifest.next_manifest``), if that run is still there. Until then
 it is a file like any other that no version names: garbage collection has to spare it.
@@ -32,13 +33,18 @@ _SLICES_PER_TURN = 64
 
 
 def run_of(version: SliceVersion) -> tuple[BlockRef, ...]:
-    """The blocks to be merged: the longest run at the end whose first is at most twice as heavy as the rest."""
-    start, rest_bytes = len(version.blocks), 0
-    for at in range(len(version.blocks) - 1, -1, -1):
-        if version.blocks[at].length <= 2 * rest_bytes:
+    """The blocks to be merged: a run at the end whose first is at most twice as heavy as the rest, and no longer than it
+    takes to make the chain half as long as it may be.
+    """
+    blocks, rest_bytes = version.blocks, 0
+    start, enough = len(blocks), max(len(blocks) - _MAX_BLOCKS // 2, _MAX_BLOCKS // 2)
+    for at in range(len(blocks) - 1, -1, -1):
+        if len(blocks) - start > enough:
+            break
+        if blocks[at].length <= 2 * rest_bytes:
             start = at
-        rest_bytes += version.blocks[at].length
-    return version.blocks[start:]
+        rest_bytes += blocks[at].length
+    return blocks[start:]
 
 
 def is_long(version: SliceVersion) -> bool:
