@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,7 +28,8 @@ def writer(tmp_path: Path) -> CutWriter:
 
 
 @pytest.fixture
-def aside(tmp_path: Path) -> Iterator[TidyingAside]:
+def aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TidyingAside]:
+    monkeypatch.setattr(tidying, "_IDLE_S", 2.0)  # on a busy machine the idlest gets nothing done
     made = TidyingAside(tmp_path)
     yield made
     made.close()
@@ -105,3 +108,25 @@ def test_it_leaves_when_nobody_can_ask_any_more(aside: TidyingAside) -> None:
     aside._process.stdin.close()  # as when the driver is killed
     assert aside._process.wait(30) == 0 and not process.is_running()
     aside._process.stdin = None
+
+
+_DRIVER = """
+import sys, time
+from pathlib import Path
+from headrace.state.durable.tidying import TidyingAside
+aside = TidyingAside(Path(sys.argv[1]))
+aside.remove([])
+print(aside._process.pid, flush=True)
+time.sleep(600)
+"""
+
+
+def test_it_dies_with_a_driver_that_is_killed_whatever_it_is_at(tmp_path: Path) -> None:
+    driver = subprocess.Popen([sys.executable, "-c", _DRIVER, str(tmp_path)], stdout=subprocess.PIPE)
+    assert driver.stdout is not None
+    process = psutil.Process(int(driver.stdout.readline()))
+    process.suspend()  # as if it were at work for long
+    driver.kill()
+    driver.communicate()
+    psutil.wait_procs([process], timeout=60)
+    assert not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
