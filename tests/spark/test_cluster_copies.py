@@ -14,7 +14,7 @@ import psutil
 import headrace as hr
 
 RATE, KEYS = 500, 40
-MOST_KILLS = 4
+MOST_KILLS = 6
 
 
 def numbered(n: np.ndarray[Any, np.dtype[np.int64]]) -> dict[str, Any]:
@@ -42,9 +42,11 @@ def test_what_killed_workers_and_executors_had_is_loaded_from_copies(cluster: An
 
 
 def kill_until_copies_are_loaded(run: Any, kill: Callable[[int, set[int]], None]) -> int:
-    """How many kills that took: copies are made behind all else, and one that lacks the last cut does not count."""
+    """How many kills that took: copies are made behind all else, and one that lacks the last cut does not count, so the
+    next kill waits for twice as many cuts.
+    """
     for kills in range(1, MOST_KILLS + 1):
-        loaded = kill_and_go_on(run, kill)
+        loaded = kill_and_go_on(run, kill, cuts=3 * 2 ** (kills - 1))
         if sum(loaded.get(origin, 0) for origin in ("memory", "node", "peer")) > loaded.get("checkpoint", 0):
             return kills
     raise AssertionError(f"{MOST_KILLS} times by {kill.__name__}: {loaded}")
@@ -56,10 +58,10 @@ def until(run: Any, happened: Callable[[], bool]) -> None:
         assert not run.wait(0.05), "the run ended too early"
 
 
-def kill_and_go_on(run: Any, kill: Callable[[int, set[int]], None]) -> dict[str, int]:
+def kill_and_go_on(run: Any, kill: Callable[[int, set[int]], None], cuts: int) -> dict[str, int]:
     """Kill on one executor after some cuts; returns from where slices were loaded then."""
     before = run.status()
-    until(run, lambda: run.status().cuts >= before.cuts + 3 and run.status().counters.get("copied", 0) > 0)
+    until(run, lambda: run.status().cuts >= before.cuts + cuts and run.status().counters.get("copied", 0) > 0)
     newest = run.placements[-1][0]
     workers = [(daemon, pid) for query, _, _, daemon, pid in list(run.placements) if query == newest]
     daemon = workers[-1][0]
