@@ -85,7 +85,7 @@ def test_where_there_is_no_idle_core_it_competes(
 ) -> None:
     monkeypatch.setattr(tidying, "_IDLE_S", 0.0)
     assert len(aside.compact(long(writer), BY, 1)) == 3
-    assert process_of(aside).nice() == tidying._COMPETING_NICE
+    assert process_of(aside).nice() == min(psutil.Process().nice() + tidying._COMPETING_NICE, 19), "nicer than we are"
 
 
 def test_a_stop_does_not_wait_for_work(writer: CutWriter, aside: TidyingAside) -> None:
