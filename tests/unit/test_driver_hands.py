@@ -91,7 +91,7 @@ def test_the_log_is_read_appended_to_and_looked_at(monkeypatch: pytest.MonkeyPat
     assert deeds.perform(ReadLog()) == LogRead(2, (CUT,), 2), "what is published is known durably"
 
 
-# issue 10, item 3: every failed write is an event; item 8: an OSError while logging was swallowed
+# every failed write is an event: an OSError while logging was swallowed
 @pytest.mark.parametrize(
     ("asked", "answer"),
     [
@@ -140,7 +140,7 @@ def test_a_published_cut_that_is_gone_from_the_log_is_named() -> None:
     assert told.why == "entry 3 of the version log is missing, although its results are published"
 
 
-# issue 10, item 8: a publish that failed once lost the output for ever
+# a publish that failed once lost the output for ever
 @pytest.mark.parametrize(
     ("error", "final"), [(FULL, False), (KeyError("anybody's code"), False), (CorruptionError("staged file x"), True)]
 )

@@ -277,7 +277,7 @@ def test_a_logged_cut_is_published_by_the_next_driver(
     assert_expected(run)
 
 
-# issue 10, item 8: a publish that failed once lost the output for ever
+# a publish that failed once lost the output for ever
 def test_a_sink_that_fails_for_a_while_gets_everything(
     mode: str, runs: Callable[..., LocalRun], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -297,7 +297,7 @@ def test_a_sink_that_fails_for_a_while_gets_everything(
     assert_expected(run)
 
 
-# issue 10, item 8: an OSError while logging was swallowed
+# an OSError while logging was swallowed
 def test_a_log_that_cannot_be_written_for_a_while_loses_nothing(
     mode: str, runs: Callable[..., LocalRun], monkeypatch: pytest.MonkeyPatch
 ) -> None:

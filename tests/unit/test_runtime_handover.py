@@ -69,7 +69,7 @@ def test_a_description_is_told_again_until_it_is_logged(tmp_path: Path, monkeypa
     assert all(message == told[0] for message in told)
 
 
-# issue 10, item 8: a write that fails is noticed at once
+# a write that fails is noticed at once
 @pytest.mark.parametrize("during", ["interval", "cut", "sink"])
 def test_what_cannot_be_written_stops_the_subtask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, during: str) -> None:
     plan = counting(tmp_path, chunk="1 ms" if during == "interval" else "1 hour")

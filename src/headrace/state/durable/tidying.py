@@ -1,8 +1,7 @@
 """Upkeep of a checkpoint in a process of its own, which runs only where nobody else wants a core.
 
-Merging a gigabyte takes seconds. In the driver's process it would hold the interpreter that cuts need, and with any
-priority but the idlest the system lets it finish its few milliseconds whenever a record comes along: p99 with cuts was
-half as long again. The process is started when there is first something to do, leaves when there has been nothing for a
+Merging a gigabyte takes seconds of a core, and in the driver's process it would hold the interpreter that cuts need.
+The process is started when there is first something to do, leaves when there has been nothing for a
 minute or the driver is gone, and is started again. It is told everything; nothing is lost with it but unnamed files.
 """
 
