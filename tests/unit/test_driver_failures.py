@@ -88,7 +88,7 @@ def test_later_failures_without_a_cut_in_between_wait_longer_and_longer() -> Non
     assert driven.machine.query == 11, "a cut was logged: the next failure is a first one"
 
 
-# issue 10, item 8: the budget is the time since the last version
+# the budget is the time since the last version
 def test_a_job_that_makes_no_cut_for_long_is_given_up() -> None:
     driven = Driven(counting(give_up="60 s")).run()
     driven.cut()
@@ -311,7 +311,7 @@ def test_a_new_attempt_waits_for_the_outcome_of_the_last_append(happened: bool) 
     assert sent(driven.asked, Planned)[sender(SOURCE)].ticket.base == Token(1, 1, 1)
 
 
-# issue 10, item 8: an OSError while logging was swallowed, and replies to others were dropped
+# an OSError while logging was swallowed, and replies to others were dropped
 def test_a_disk_that_is_away_is_waited_for_and_told_once() -> None:
     driven = Driven(counting(2)).run()
     driven.held.add(Append)
@@ -380,7 +380,7 @@ def test_a_stop_does_not_wait_for_ever_for_a_disk_that_is_away() -> None:
 # Results.
 
 
-# issue 10, item 8: a publish that failed once lost the output for ever
+# a publish that failed once lost the output for ever
 def test_a_publication_that_fails_is_tried_until_it_has_happened_and_delays_no_cut() -> None:
     driven = Driven(held=[Publish]).run()
     for _ in range(3):

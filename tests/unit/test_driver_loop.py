@@ -64,7 +64,7 @@ class Stage:
         )
 
 
-# issue 10, item 8: an exception in the loop left the query running and the lock free
+# an exception in the loop left the query running and the lock free
 @pytest.mark.parametrize("where", ["turn", "machine", "ended"])
 def test_a_fault_in_the_loop_stops_the_query_and_ends_the_run(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def breaks(*_: Any) -> Any:

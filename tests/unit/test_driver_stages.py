@@ -114,7 +114,7 @@ def test_descriptions_that_never_come_end_the_attempt() -> None:
     assert driven.machine.query == 2 and driven.cuts == []
 
 
-# issue 10, item 1: with a user's streaming DataFrame a repeated batch is skipped or run, never doubled
+# with a user's streaming DataFrame a repeated batch is skipped or run, never doubled
 @pytest.mark.parametrize(
     ("logged", "known", "runs"),
     [
@@ -250,7 +250,7 @@ def test_a_batch_that_does_not_pass_the_audit_is_not_logged_nor_committed() -> N
     assert answers(driven) == [(0, True)] and driven.cuts == [] and driven.all(StopQuery) == [StopQuery()]
 
 
-# issue 10, item 4: publishing never blocks cuts until a bound, then the job waits visibly
+# publishing never blocks cuts until a bound, then the job waits visibly
 @pytest.mark.parametrize("then", ["taken", "stopped", "failed"])
 def test_sinks_that_take_nothing_make_the_next_batch_wait(then: str) -> None:
     driven = Driven(PLAN, held=[Publish])

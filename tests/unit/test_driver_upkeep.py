@@ -79,7 +79,7 @@ def test_entries_of_cuts_that_are_not_published_yet_stay_in_the_log() -> None:
     assert [collect.forget_before for collect in driven.all(CollectGarbage)] == [2, 2]
 
 
-# issue 10, item 8: clean-up deleted a rewrite that the next manifest names
+# clean-up deleted a rewrite that the next manifest names
 @pytest.mark.parametrize("dies", [False, True])
 def test_a_rewrite_is_spared_until_a_manifest_names_it(monkeypatch: pytest.MonkeyPatch, dies: bool) -> None:
     driven = compacting(monkeypatch)

@@ -329,7 +329,7 @@ def test_the_same_message_unspoiled_counts(driver: Driver) -> None:
     assert driver.known() != before
 
 
-# issue 10, item 8: a fault while one message was handled took with it what others were to be told
+# a fault while one message was handled took with it what others were to be told
 def test_a_message_that_cannot_be_handled_takes_no_other_with_it(caplog: pytest.LogCaptureFixture) -> None:
     def take(sender: bytes, message: ToDriver) -> list[Reply]:
         if sender == b"bad":

@@ -148,7 +148,7 @@ def test_a_cut_takes_along_the_chunks_of_its_interval_and_only_those(tmp_path: P
     assert len(woken) == 7
 
 
-# issue 10, item 8: a chunk that could not be written is noticed at once, not at the end
+# a chunk that could not be written is noticed at once, not at the end
 def test_a_chunk_that_cannot_be_written_is_told_before_the_cut_and_fails_it(tmp_path: Path) -> None:
     (tmp_path / "segments").write_text("a file where the directory should be")
     woken: list[str] = []

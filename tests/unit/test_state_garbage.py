@@ -106,7 +106,7 @@ def test_before_the_first_attempt_nothing_of_this_driver_goes() -> None:
     assert collect(storage, writer.log, 2, None, 8) == [old] and storage.names("segments") == [new]
 
 
-# issue 10: clean-up deleted a rewrite that the next manifest names
+# clean-up deleted a rewrite that the next manifest names
 def test_a_rewrite_that_waits_is_not_cleaned_up() -> None:
     writer = CutWriter(MemoryStorage())
     for n in range(20):

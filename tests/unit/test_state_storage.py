@@ -175,7 +175,7 @@ def test_directories_are_accepted(location: str | Path, path: str) -> None:
     assert check_checkpoint(location) == Path(path)
 
 
-# issue 10: a checkpoint elsewhere must not silently become a local folder
+# a checkpoint elsewhere must not silently become a local folder
 @pytest.mark.parametrize(
     "location", ["s3a://bucket/x", "hdfs:///x", "dbfs:/x", "gs://b", "file://other-host/x", Path("s3a://bucket/x")]
 )
