@@ -37,7 +37,7 @@ class Settings:
     flush_s: float = 0.008
     flush_bytes: int = 1_000_000
     poll_rows: int = 131_072
-    queue_bytes: int = 64_000_000
+    queue_bytes: int = 8_000_000
     chunk_s: float = 5.0
     chunk_bytes: int = 8_000_000
     report_s: float = 1.0
@@ -147,7 +147,7 @@ def default_settings() -> dict[str, Any]:
     """The defaults as users would write them.
 
     >>> default_settings()["commit"], default_settings()["queue"]
-    ('1 s', '64 MB')
+    ('1 s', '8 MB')
     """
     defaults = {}
     for name in RunSettings.__annotations__:

@@ -60,6 +60,10 @@ _OURS = {
     "spark.python.daemon.module": "headrace.spark.daemon",
     "spark.sql.streaming.stopTimeout": "20000",
     "spark.sql.session.timeZone": "UTC",
+    # How much may be under way between stages. Writers count rows of any size as one network buffer of 32 kB: with the
+    # default 1,000 of ours, of megabytes each, are sent ahead of receivers that cannot keep up. This leaves six.
+    "spark.shuffle.streaming.writerMaxMemory": str(256 * 1024),
+    "spark.shuffle.streaming.readerMaxMemory": str(8 * 1024 * 1024),
 }
 
 
