@@ -6,7 +6,6 @@ The same loop runs jobs on Spark and in one process; they differ in their querie
 from __future__ import annotations
 
 import logging
-import queue
 import time
 from collections.abc import Callable
 from typing import Protocol
@@ -32,6 +31,7 @@ from headrace.driver.protocol.events import (
 )
 from headrace.driver.protocol.machine import Machine
 from headrace.runtime.messages import Hello, Reported, ToWorker
+from headrace.runtime.wire.mailbox import Mailbox
 
 _log = logging.getLogger("headrace")
 _TURN_S = 0.02
@@ -72,7 +72,7 @@ class DriverLoop:
         on_cut: Callable[[CutHappened], None] = lambda cut: None,
     ) -> None:  # fmt: skip
         self.machine, self._queries, self._journal = machine, queries, journal
-        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._events: Mailbox[Event] = Mailbox()
         self.hands = hands(self.post)
         self._each_turn, self._on_began, self._on_cut = each_turn, on_began, on_cut
         self._running = False
@@ -103,8 +103,8 @@ class DriverLoop:
 
     def _turn(self) -> Finish | None:
         try:
-            event: Event = self._events.get(timeout=_TURN_S)
-        except queue.Empty:
+            event: Event = self._events.get(_TURN_S)
+        except IndexError:
             event = Tick()
         if isinstance(event, Heard) and isinstance(event.message, Reported):
             self._journal.note_engines(event.message)

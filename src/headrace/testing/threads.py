@@ -6,6 +6,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Protocol
 
 import pyarrow as pa
@@ -25,6 +26,7 @@ from headrace.runtime.messages import (
     read_as_worker,
 )
 from headrace.runtime.plan import JobPlan
+from headrace.runtime.wire.mailbox import Mailbox
 from headrace.tokens import Attempt
 
 _PATIENCE_S = 120.0
@@ -46,7 +48,7 @@ class LocalChannel:
 
     def __init__(self, home: Home, name: bytes, query: int) -> None:
         self._home, self._name, self._query = home, name, query
-        self._inbox: queue.SimpleQueue[ToWorker] = queue.SimpleQueue()
+        self._inbox: Mailbox[ToWorker] = Mailbox()
         self._early: list[ToWorker] = []
 
     def tell(self, message: ToDriver) -> None:
@@ -60,8 +62,9 @@ class LocalChannel:
 
     def poll(self) -> list[ToWorker]:
         messages, self._early = self._early, []
-        while not self._inbox.empty():
-            messages.append(self._inbox.get())
+        with suppress(IndexError):
+            while True:
+                messages.append(self._inbox.get(0.0))
         return messages
 
     def offset_us(self) -> int:
@@ -71,8 +74,8 @@ class LocalChannel:
         deadline = time.monotonic() + min(timeout_s, _PATIENCE_S)
         while True:
             try:
-                message = self._inbox.get(timeout=max(deadline - time.monotonic(), 0.001))
-            except queue.Empty:
+                message = self._inbox.get(deadline - time.monotonic())
+            except IndexError:
                 raise ChannelError(f"no {turn.__name__!r}") from None
             if isinstance(message, Fenced):
                 raise FencedError(message.why)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import queue
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from headrace.runtime.clock import now_us
+from headrace.runtime.wire.mailbox import Mailbox
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Inbox:
     """
 
     def __init__(self, limit_bytes: int) -> None:
-        self._queue: queue.SimpleQueue[Row | End | None] = queue.SimpleQueue()
+        self._queue: Mailbox[Row | End | None] = Mailbox()
         self.limit_bytes, self.held_bytes = limit_bytes, 0
         self.blocked = False
         self._queued_bytes = self._state_bytes = 0
@@ -72,8 +72,8 @@ class Inbox:
     def get(self, wait_s: float) -> Row | End | None:
         """The next item, or None if none came in time or there is something else to look at."""
         try:
-            return self._queue.get_nowait() if wait_s <= 0 else self._queue.get(timeout=wait_s)
-        except queue.Empty:
+            return self._queue.get(wait_s)
+        except IndexError:
             return None
 
     def _crowded(self, more_bytes: int) -> bool:
