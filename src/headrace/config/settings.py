@@ -21,7 +21,7 @@ _RENAMED = {
 }
 
 
-_LONGEST = 10
+_LONGEST = 60
 """Times as far apart as wanted cuts may get by themselves."""
 
 

@@ -97,10 +97,16 @@ def _variant(name: str, load: StateLoad, warmup_s: int, settings: dict[str, Any]
     return {
         **figures,
         "items_per_s": round(load.burst / ((last_us - measured.burst_us) / 1e6), 1) if load.burst else None,
+        "burst_cuts": _cuts_between(measured.run, measured.burst_us, last_us),
         **_run_figures(measured),
         "stored_mb": round(stored_bytes / 1e6, 1),
         **wrong,
     }
+
+
+def _cuts_between(run: Run, start_us: int, end_us: int) -> int:
+    wall_s = time.time() - time.monotonic()
+    return sum(start_us <= (cut.logged_s + wall_s) * 1e6 < end_us for cut in run.cuts())
 
 
 def _visible(load: StateLoad, warmup_s: int, settings: dict[str, Any]) -> dict[str, Any]:
