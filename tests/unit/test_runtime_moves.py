@@ -7,12 +7,18 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from onesubtask import ATTEMPT, KEYS, Working, both, counting, totals
+import pyarrow as pa
+import pytest
+from durable import CutWriter, MemoryStorage
+from onesubtask import ATTEMPT, KEYS, Working, both, counting, planned, ticket_of, totals
 
-from headrace.runtime.cutmaking.arrivals import Arrivals, Image
+import headrace as hr
+from headrace.runtime.cutmaking.arrivals import Arrivals, FromStorage, Image
 from headrace.runtime.messages import Adopted, Aligned, Final, Prepare, Prepared
 from headrace.state.durable.manifest import Manifest, SliceVersion
 from headrace.state.durable.segments import BlockRef
+from headrace.state.hashing import slices_of
+from headrace.testing import scripted
 from headrace.tokens import Token
 
 ALL_MINE = {1: (0, 0, 0, 0)}
@@ -51,6 +57,63 @@ def test_what_cannot_be_loaded_ahead_is_ready_nevertheless(tmp_path: Path) -> No
         working.driver.give(Prepare(ATTEMPT, 7, ATTEMPT.cut(4), (1, 3)))
         working.until(lambda: working.driver.heard(Prepared), "it was not told")
         assert [ready.version for ready in working.driver.heard(Prepared)] == [ATTEMPT.cut(4)]
+
+
+# chronostream fact 25: records of slices that stay wait for nothing, not even for those of their own buffer that move
+def test_records_of_other_slices_go_on_while_some_are_on_their_way(tmp_path: Path) -> None:
+    seen: list[int] = []
+
+    def note(record: dict[str, Any], state: Any, out: Any) -> None:
+        state["n"].set(state["n"].get(0) + 1)
+        seen.append(record["k"])
+
+    job = hr.Job("noting")
+    keyed = job.source("read", scripted(KEYS, KEYS)).key_by("k")
+    keyed.process(note, name="note", state={"n": hr.value()}, returns={"k": "int64"}).sink("out", hr.callback(print))
+    plan = planned(job, tmp_path)
+    one, other = both(plan)
+    slices = slices_of([pa.array([key["k"] for key in KEYS])], plan.slices)
+    stays = [key["k"] for key, slice in zip(KEYS, slices) if slice in ticket_of(plan, 1).mine]
+    with Working(plan, 1) as working:
+        working.take([*one.mark(1, tables=ALL_MINE), *other.mark(1, tables=ALL_MINE)])
+        working.description(1)
+        for writer in one.writers:
+            writer.route(ALL_MINE[1])
+        working.take(one.send(KEYS)[0])
+        working.until(lambda: len(seen) >= len(stays), "records of slices that stayed were not worked on")
+        working.a_while()
+        assert seen == stays and 0 < len(stays) < len(KEYS)
+        working.driver.give(Final(ATTEMPT.cut(1), ()))
+        working.until(lambda: len(seen) == len(KEYS), "those that waited did not follow")
+    assert sorted(seen) == sorted(key["k"] for key in KEYS)
+
+
+# chronostream fact 24: what is read when a slice changes hands is what changed since it was loaded ahead, not the slice
+@pytest.mark.parametrize("rows", [100, 10_000])
+def test_what_a_handover_reads_does_not_depend_on_the_slices_size(rows: int) -> None:
+    storage = CountingStorage()
+    writer, reader = CutWriter(storage), FromStorage(storage)
+    ahead = writer.cut({0: {n: n for n in range(rows)}}).slices["step", 0]
+    image = Image(ahead, reader.slice("step", 0, ahead, None))
+    final = writer.cut({0: dict.fromkeys(range(50), -1)}).slices["step", 0]
+    storage.read_bytes = 0
+    brought_up = reader.slice("step", 0, final, image)
+    assert brought_up.num_rows == rows and 0 < storage.read_bytes < 4000
+
+
+class CountingStorage(MemoryStorage):
+    """``read_bytes``: what was asked for."""
+
+    read_bytes = 0
+
+    def get(self, name: str) -> bytes:
+        data = super().get(name)
+        self.read_bytes += len(data)
+        return data
+
+    def get_range(self, name: str, offset: int, length: int) -> bytes:
+        self.read_bytes += length
+        return self.objects[name][offset : offset + length]
 
 
 # What arrives, without threads.
