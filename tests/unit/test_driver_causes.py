@@ -43,3 +43,18 @@ def test_what_stops_the_driver_is_one_of_our_errors() -> None:
     assert str(translated(other)) == "KeyError: 'slice'" and translated(other).__cause__ is other
     gone = translated(ConnectionRefusedError("[Errno 111]"))
     assert isinstance(gone, RunFailedError) and "start the job again to go on from the last cut" in str(gone)
+
+
+# "restart: Current State: ACTIVE" was all that the journal said when an executor's slots were missing
+def test_sparks_class_of_an_error_is_told_although_no_line_says_exception() -> None:
+    said = "\n".join(
+        [
+            "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: [CONCURRENT_SCHEDULER_INSUFFICIENT_SLOT] "
+            "The minimum number of free slots required in the cluster is 4, however, the cluster only has 0. SQLSTATE: XXKST",
+            "=== Streaming Query ===",
+            "Identifier: [id = 1, runId = 2]",
+            "Current State: ACTIVE",
+        ]
+    )
+    summary = understand([], RuntimeError(said)).summary
+    assert "only has 0" in summary and "ACTIVE" not in summary

@@ -82,5 +82,7 @@ def _rebuilt(failed: Failed) -> HeadraceError:
 def _condensed(text: str) -> str:
     """The telling lines of a Spark error, without its stack traces."""
     lines = [line for line in text.splitlines() if line.strip() and not re.match(r"\s+at |\s*\.\.\. \d+ more", line)]
-    telling = [line for line in lines if re.search(r"(Error|Exception|exited|crashed|lost)\b", line)]
+    telling = [
+        line for line in lines if re.search(r"(Error|Exception|exited|crashed|lost)\b|\[[A-Z]+(_[A-Z]+)+[.\]]", line)
+    ]
     return "\n".join((telling or lines)[-8:])[-_CHARS:]
