@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 import headrace as hr
+from headrace.bench.durability.executorloss import Updates
 from headrace.bench.durability.openended import OpenEnded
 from headrace.bench.durability.outages import News, NewsDesk, logged_position, outage_figures
 from headrace.bench.durability.victims import expect_gone, kill_victim, start_victim, wait_for
@@ -116,3 +117,23 @@ def test_records_come_until_their_number_is_told(tmp_path: Path) -> None:
     rest = [reader.poll(100, 0) for reader in readers]
     assert [poll.records.column(0).to_pylist() for poll in rest if poll] == [[6, 8], [7]]
     assert all(reader.exhausted and reader.poll(100, 0) is None for reader in readers)
+
+
+def test_totals_after_lost_executors_are_compared_with_the_reference() -> None:
+    load, total = Updates(keys=50, rate=10), 200
+    made = load(np.arange(total))
+    n, v0 = np.bincount(made["key"], minlength=50), np.zeros(50, np.int64)
+    np.add.at(v0, made["key"], made["v0"])
+    right = {"key": np.arange(50), "n": n, "v0": v0}
+    assert load.wrong(total, right) == {"lost": 0, "duplicated": 0, "wrong": 0}
+    assert load.wrong(total, {name: column[1:] for name, column in right.items()})["lost"] == n[0]
+    assert (
+        load.wrong(total, {name: np.append(column, column[3]) for name, column in right.items()})["duplicated"] == n[3]
+    )
+    assert load.wrong(total, right | {"v0": np.where(np.arange(50) == 7, 1, v0)})["wrong"] == 1
+
+
+def test_updates_come_after_every_key_has_its_first_record() -> None:
+    load = Updates(keys=400_000, rate=1000)
+    assert load.fill_s == 2.0 and load.due(1.0) == 200_000 and load.due(4.0) == 402_000
+    assert sorted(load(np.arange(400_000))["key"]) == list(range(400_000))

@@ -34,6 +34,9 @@ def bench(
         str | None, typer.Option(help="Size of the state in checkpoint; the largest of several in topk and similarity.")
     ] = None,
     standby: Annotated[bool, typer.Option(help="Some kills of the recovery experiment find a standby ready.")] = False,
+    executor: Annotated[
+        bool, typer.Option(help="The recovery experiment kills executors of a cluster of two, with state of --state.")
+    ] = False,
     commit: Annotated[str | None, typer.Option(help="Time between cuts, for example '200 ms'.")] = None,
     flush: Annotated[str | None, typer.Option(help="Longest wait in an output buffer, for example '5 ms'.")] = None,
     parallelism: Annotated[int | None, typer.Option(help="Subtasks per stage.")] = None,
@@ -53,7 +56,9 @@ def bench(
         for key, value in (("commit", commit), ("flush", flush), ("parallelism", parallelism))
         if value is not None
     }
-    options = Options(rate, seconds, warmup, events, items, kills, seed, bound, stock, quick, state, standby, settings)
+    options = Options(
+        rate, seconds, warmup, events, items, kills, seed, bound, stock, quick, state, standby, executor, settings
+    )
     runs = []
     for turn in range(repeat):
         if not as_json:

@@ -28,6 +28,7 @@ class Options:
     quick: bool = False
     state: str | None = None
     standby: bool = False
+    executor: bool = False
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -132,11 +133,17 @@ def model_accuracy(options: Options) -> Figures:
 
 
 def recovery(options: Options) -> Figures:
-    """kill -9 of drivers and workers at random moments: exact answers, and for how long none came; stock Spark's restart"""
+    """kill -9 of drivers and workers, or of executors: exact answers, and for how long none came; stock Spark's beside"""
+    from headrace.bench.durability.executorloss import executor_loss
     from headrace.bench.recovery import recovery as run
 
     kills, standby = options.kills, options.standby
     stock_kills = max(1, min(5, kills // 4)) if options.stock else 0
+    if options.executor:
+        state_bytes, rate = size_bytes(options.state or "1 GB", "--state"), options.rate or 5000
+        return executor_loss(
+            state_bytes, kills, rate, options.seed, _tell, stock_kills=stock_kills, **options.settings
+        )  # fmt: skip
     return run(kills, options.rate or 5000, options.seed, standby=standby, stock_kills=stock_kills, **options.settings)
 
 

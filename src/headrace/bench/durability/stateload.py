@@ -6,7 +6,7 @@ Record ``n`` is a fixed function of its number, so what must come out can be sai
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -227,6 +227,11 @@ class StateReader:
 
 def stored_totals(checkpoint: Path) -> tuple[dict[str, Ints], int]:
     """The newest version's keys, counts and due times, and how many bytes of blocks it has."""
+    return stored_columns(checkpoint, COLUMNS)
+
+
+def stored_columns(checkpoint: Path, wanted: Sequence[str]) -> tuple[dict[str, Ints], int]:
+    """Some columns of the newest version's totals, and how many bytes of blocks it has."""
     storage = LocalStorage(checkpoint / "headrace")
     newest = VersionLog(storage).newest_cut()
     assert newest is not None, "a run that has ended has made a cut"
@@ -236,6 +241,6 @@ def stored_totals(checkpoint: Path) -> tuple[dict[str, Ints], int]:
         for (step, number), version in manifest.slices.items()
         if step.partition("#")[0] == STEP
     ]
-    names = {name: next(c for c in images[0].schema.names if c == name or c.startswith(f"{name}.")) for name in COLUMNS}
-    columns = {name: np.concatenate([i.column(names[name]).to_numpy() for i in images]) for name in COLUMNS}
+    names = {name: next(c for c in images[0].schema.names if c == name or c.startswith(f"{name}.")) for name in wanted}
+    columns = {name: np.concatenate([i.column(names[name]).to_numpy() for i in images]) for name in wanted}
     return columns, sum(block.length for version in manifest.slices.values() for block in version.blocks)

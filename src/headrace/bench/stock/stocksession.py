@@ -11,7 +11,7 @@ from typing import Any
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 
-def open_stock(**more: str) -> Any:
+def open_stock(master: str = "local[2]", **more: str) -> Any:
     """A session with two threads, RocksDB for state and two partitions, unless told otherwise."""
     from pyspark.sql import SparkSession
 
@@ -27,7 +27,7 @@ def open_stock(**more: str) -> Any:
         "spark.sql.session.timeZone": "UTC",
         **more,
     }
-    return SparkSession.builder.master("local[2]").config(map=settings).getOrCreate()
+    return SparkSession.builder.master(master).config(map=settings).getOrCreate()
 
 
 @dataclass(frozen=True, slots=True)
