@@ -29,6 +29,7 @@ def test_what_killed_workers_and_executors_had_is_loaded_from_copies(cluster: An
     run = hr.start(job, spark=cluster, checkpoint=tmp_path)
     try:
         kills = sum(kill_until_copies_are_loaded(run, kill) for kill in KILLS)
+        until(run, lambda: len(at_work(run)) == 2)  # the executor that came for the last one has subtasks as well
     finally:
         run.stop()
     assert run.status().state == "stopped" and run.status().restarts == kills
@@ -62,12 +63,19 @@ def kill_and_go_on(run: Any, kill: Callable[[int, set[int]], None], cuts: int) -
     """Kill on one executor after some cuts; returns from where slices were loaded then."""
     before = run.status()
     until(run, lambda: run.status().cuts >= before.cuts + cuts and run.status().counters.get("copied", 0) > 0)
-    newest = run.placements[-1][0]
-    workers = [(daemon, pid) for query, _, _, daemon, pid in list(run.placements) if query == newest]
-    daemon = workers[-1][0]
-    kill(daemon, {pid for its, pid in workers if its == daemon})
+    daemon, pids = max(at_work(run).items())
+    kill(daemon, pids)
     until(run, lambda: run.status().restarts > before.restarts and run.status().state == "running")
     return dict(run.status().loaded)
+
+
+def at_work(run: Any) -> dict[int, set[int]]:
+    """The processes with subtasks of the query that runs, by their executors' daemons."""
+    placed, found = list(run.placements), dict[int, set[int]]()
+    for query, _, _, daemon, pid in placed:
+        if query == placed[-1][0]:
+            found.setdefault(daemon, set()).add(pid)
+    return found
 
 
 def kill_workers(daemon: int, pids: set[int]) -> None:

@@ -248,3 +248,36 @@ def test_executor_seconds_count_what_is_there_and_not_released(plan: JobPlan) ->
 def test_limits_that_cannot_be(wrong: object) -> None:
     with pytest.raises(ConfigError, match=r"executors must be \(min, max\) such as \(1, 4\)"):
         Settings.of(executors=wrong)
+
+
+def test_executors_that_come_later_are_given_subtasks_once_they_are_warm() -> None:
+    fleet, journal, warm, threads = Numbers(1), Journal(), Event(), list[Thread]()
+
+    def warming(slots: int) -> Thread:
+        threads.append(Thread(target=warm.wait))
+        threads[-1].start()
+        return threads[-1]
+
+    spread = Executors(journal, fleet, None, warming).should_spread
+    assert not spread(0.0, 1, 4) and not spread(10.0, 1, 4), "the one there is has them all"
+    fleet.come()
+    assert not spread(11.0, 1, 4) and not threads, "more may follow"
+    assert not spread(14.0, 1, 4) and not spread(15.0, 1, 4), "it is warming up"
+    warm.set()
+    threads[0].join()
+    assert spread(16.0, 1, 4) and len(threads) == 1
+    assert "1 of 2 executors have no subtask" in said(journal)
+    assert not spread(20.0, 1, 4), "Spark had its choice"
+    fleet.there.pop(0)
+    fleet.come()
+    assert not spread(21.0, 1, 4)
+    assert spread(24.0, 1, 4) and not spread(25.0, 2, 4), "another set of executors"
+
+
+def test_executors_beyond_the_jobs_subtasks_stay_without() -> None:
+    fleet = Numbers(3)
+    spread = Executors(Journal(), fleet).should_spread
+    assert not spread(0.0, 2, 2) and not spread(10.0, 2, 2)
+    assert not Executors(Journal()).should_spread(10.0, 1, 4), "there are none"
+    observing = Executors(Journal(), fleet, observe_only=True).should_spread
+    assert not observing(0.0, 1, 4) and not observing(10.0, 1, 4)

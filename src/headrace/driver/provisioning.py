@@ -28,6 +28,8 @@ _USUAL_GAP_S = 5.0
 _QUIET_S = 1.0
 """Executors that were starting already when fewer were asked for come within this time of the others."""
 _POLL_S = 0.05
+_SETTLED_S = 2.0
+"""Executors that have come or gone: so long after the last change they are taken for those that there are."""
 
 
 class Fleet(Protocol):
@@ -77,6 +79,9 @@ class Executors:
         self._change: ExecutorChange | None = None
         self._restarted: ExecutorChange | None = None
         self._gap_s = _USUAL_GAP_S
+        self._seen: tuple[tuple[str, ...], float] = ((), 0.0)
+        self._spread_over: tuple[str, ...] = ()
+        self._warming: Thread | None = None
         self._ledger, self._counted_s = Ledger(), float("-inf")
 
     @property
@@ -104,6 +109,27 @@ class Executors:
         self._fleet.request(total)
         self._wait_for(total, quiet_s=_QUIET_S)
         return self._laid_out(plan, start, total)
+
+    def should_spread(self, now_s: float, used: int, slots: int) -> bool:
+        """Whether the query is to start anew, over executors that have come since and have no subtask: one that was lost
+        and came back, for example. Once for each set of executors, when Python is warm there: Spark decides who gets what.
+        """
+        if self._fleet is None or self._policy is not None or self._observe_only:
+            return False
+        ids = self._ids()
+        if ids != self._seen[0]:
+            self._seen = ids, now_s
+        if used >= min(len(ids), slots) or ids == self._spread_over or now_s - self._seen[1] < _SETTLED_S:
+            return False
+        if self._warming is None and self._warm is not None:
+            self._warming = self._warm(slots)
+        if self._warming is not None and self._warming.is_alive():
+            return False
+        self._warming, self._spread_over = None, ids
+        self._journal.say(
+            "provision", f"{len(ids) - used} of {len(ids)} executors have no subtask: they are given some"
+        )
+        return True
 
     def turn(self, at_s: float, layout: Layout, wanted: Subtasks) -> None:
         """One interval: decide, or go on with what was decided."""

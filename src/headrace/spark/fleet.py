@@ -38,7 +38,7 @@ def open_executors(session: SparkSession, plan: JobPlan, journal: Journal, *, ob
     if why_not is not None:
         journal.say("hold", f"executors stay as they are: {why_not}")
     if limits is None or why_not is not None:
-        return Executors(journal, fleet)
+        return Executors(journal, fleet, None, partial(warm_slots, session), observe_only=observe_only)
     cores = _cores(fleet) // int(session.sparkContext.getConf().get("spark.task.cpus", "1"))
     floor = ceil(min_slots(plan.layout) / cores)
     if floor > limits[1]:

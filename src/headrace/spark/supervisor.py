@@ -206,6 +206,9 @@ class Supervisor:
         if self._machine.phase == "running" and now_s - self._balanced_s >= self.plan.settings.report_s:
             self._balanced_s = now_s
             self._balance(time.time())
+            members, slots = self._machine.members, self.plan.layout.slots
+            if self.plan.eager and self._executors.should_spread(now_s, members.executors, slots):
+                self._loop.post(RestartAsked("executors without subtasks are given some"))
         if self._machine.phase != "running" or not self._steering.due(now_s):
             return
         self._steering.turn(now_s, self._machine.hearing.unseen(), self._ranks())

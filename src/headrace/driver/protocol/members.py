@@ -51,6 +51,11 @@ class Members:
         return 0 <= stage < len(stages) and 0 <= index < stages[stage].subtasks
 
     @property
+    def executors(self) -> int:
+        """How many executors have subtasks."""
+        return len({(member.hello.host, member.hello.daemon) for member in self.by_place.values()})
+
+    @property
     def complete(self) -> bool:
         return len(self.by_place) == self.plan.layout.slots
 
