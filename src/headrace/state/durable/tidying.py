@@ -32,7 +32,6 @@ _PATIENCE_S = 60.0
 """For how long the process waits for work."""
 _IDLE_S = 30.0
 _TRIES = 3
-_IDLY, _COMPETING = "idly", "competing"
 _COMPETING_NICE = 10
 _PDEATHSIG = 1
 """Of prctl(2): the signal for when whoever started this process is gone."""
@@ -147,11 +146,11 @@ class TidyingAside:
     def _answer(self, work: Merge | Delete) -> Tidied | NotTidied | None:
         """None if the process has ended, or has to be."""
         if self._process is None:
-            how = _IDLY if self._idly else _COMPETING
-            command = [sys.executable, "-P", "-m", __name__, str(self._root), how]
+            command = [sys.executable, "-P", "-m", __name__, str(self._root)]
             self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
             )
+            make_way(self._process.pid, idly=self._idly)
         assert self._process.stdin is not None and self._process.stdout is not None
         try:
             _put(self._process.stdin, msgspec.msgpack.encode(work))
@@ -193,12 +192,16 @@ def _done(here: TidyingHere, work: Merge | Delete) -> Tidied | NotTidied:
     return Tidied(())
 
 
-def give_way(how: str) -> None:
-    """Whoever else wants this core gets it, at once, where the system knows such a thing and it is wanted."""
-    if how == _IDLY and hasattr(os, "SCHED_IDLE"):
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    else:
-        os.nice(_COMPETING_NICE)
+def make_way(pid: int, *, idly: bool) -> None:
+    """Whoever else wants a core that a process is on gets it, at once, where the system knows such a thing and it is wanted.
+
+    From outside, so that it holds as soon as there is a process: what it imports takes a second of a core.
+    """
+    with suppress(ProcessLookupError):
+        if idly and hasattr(os, "SCHED_IDLE"):
+            os.sched_setscheduler(pid, os.SCHED_IDLE, os.sched_param(0))
+        else:
+            os.setpriority(os.PRIO_PROCESS, pid, os.getpriority(os.PRIO_PROCESS, pid) + _COMPETING_NICE)
 
 
 def die_with_driver() -> None:
@@ -209,9 +212,8 @@ def die_with_driver() -> None:
 
 
 def main() -> None:
-    root, how = sys.argv[1:]
+    (root,) = sys.argv[1:]
     die_with_driver()
-    give_way(how)
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what libraries print is no answer
     with suppress(BrokenPipeError):
