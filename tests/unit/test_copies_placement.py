@@ -40,6 +40,16 @@ def test_one_owners_slices_have_copies_on_as_many_nodes_as_can_be() -> None:
             assert len({node for copies in placed.values() for node in copies}) == min(slices, nodes - 1)
 
 
+# chronostream fact 32, survivors: the more there are, the less each has to load (how long it takes is for bench recovery)
+def test_the_more_survive_the_less_the_busiest_has_to_load() -> None:
+    slices, shares = 40, list[int]()
+    for survivors in range(1, 9):
+        roster = [f"node{i}" for i in range(survivors + 1)]
+        placed = Standbys().place({(1, number): "node0" for number in range(slices)}, roster, 1)
+        shares.append(max(Counter(node for copies in placed.values() for node in copies).values()))
+    assert shares == [-(-slices // survivors) for survivors in range(1, 9)]
+
+
 def test_the_ring_gives_every_node_the_same_share() -> None:
     roster = [f"node{i}" for i in range(7)]
     owners = {(0, number): roster[number % 7] for number in range(70)}

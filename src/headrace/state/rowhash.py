@@ -9,7 +9,7 @@ from headrace.state.compiled import I64, U64, compiled, mixed
 
 _COMBINE = np.uint64(0x9FB21C651E98DF25)
 _STAMP_ONE, _STAMP_TWO = np.uint64(0xD6E8FEB86659FD93), np.uint64(0xA5CB9243F0A2C3F1)
-_29, _32 = np.uint64(29), np.uint64(32)
+_1, _29, _32 = np.uint64(1), np.uint64(29), np.uint64(32)
 
 
 @compiled
@@ -55,3 +55,37 @@ def order_by_slice(slices: npt.NDArray[np.uint16], starts: I64, order: I64) -> N
     for i in range(len(slices)):
         order[at[slices[i]]] = i
         at[slices[i]] += 1
+
+
+@compiled
+def rows_of_slices(
+    slices: npt.NDArray[np.uint16], stored: npt.NDArray[np.bool_], wanted: npt.NDArray[np.bool_], rows: I64
+) -> int:
+    """The numbers of stored rows whose slices are wanted, ascending; returns how many there are."""
+    found = 0
+    for i in range(len(slices)):
+        if wanted[slices[i]] and stored[i]:
+            rows[found] = i
+            found += 1
+    return found
+
+
+@compiled
+def last_of_each(ones: U64, twos: U64, last: npt.NDArray[np.bool_]) -> None:
+    """Which of the identities, each a pair of words, do not come again behind."""
+    size = 16
+    while size < 2 * len(ones):
+        size *= 2
+    mask, seen = np.uint64(size - 1), np.full(size, -1, np.int32)
+    for i in range(len(ones) - 1, -1, -1):
+        at = mixed(ones[i] ^ twos[i]) & mask
+        while True:
+            other = seen[at]
+            if other < 0:
+                seen[at] = i
+                last[i] = True
+                break
+            if ones[other] == ones[i] and twos[other] == twos[i]:
+                last[i] = False
+                break
+            at = (at + _1) & mask

@@ -9,7 +9,7 @@ from headrace.state.hashing import row_stamps, slices_of
 from headrace.state.index.choosing import DistinctKeys
 from headrace.state.index.keyindex import KeyIndex
 from headrace.state.index.policies import FREQUENT
-from headrace.state.rowhash import order_by_slice
+from headrace.state.rowhash import last_of_each, order_by_slice, rows_of_slices
 from headrace.state.spill.blocks import whole_words
 from headrace.state.spill.buckets import bucket_of
 from headrace.state.spill.rowwords import RowWords
@@ -40,3 +40,6 @@ def warm() -> None:
     row_stamps(batch)
     slices = slices_of(batch.columns, 2)
     order_by_slice(slices, np.empty(3, np.int64), np.empty(_ROWS, np.int64))
+    all_of_them = np.ones(_ROWS, bool)
+    rows_of_slices(np.zeros(_ROWS, np.uint16), all_of_them, all_of_them, np.empty(_ROWS, np.int64))
+    last_of_each(np.zeros(_ROWS, np.uint64), np.zeros(_ROWS, np.uint64), all_of_them)

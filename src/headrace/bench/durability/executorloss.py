@@ -164,7 +164,8 @@ def _lose_one(run: Run, desk: NewsDesk, dice: random.Random, tell: Tell) -> Loss
     dice.choice(_at_work(run)).kill()
     _until(run, lambda: run.status().restarts > before and run.status().state == "running")
     _until(run, lambda: desk.newest() > newest)
-    tell(f"again after {time.time() - at_us / 1e6:.2f} s, slices from {dict(run.status().loaded)}")
+    stop = f"; {run.gaps[-1].sentence()}" if run.gaps else ""
+    tell(f"again after {time.time() - at_us / 1e6:.2f} s, slices from {dict(run.status().loaded)}{stop}")
     return Loss(at_us, dict(run.status().loaded))
 
 

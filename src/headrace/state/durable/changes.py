@@ -14,10 +14,10 @@ from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 import pyarrow as pa
 
 from headrace.state.hashing import U64, hash_columns, row_stamps
+from headrace.state.rowhash import last_of_each
 
 PANE = "__pane"
 """The column that says to which pane a row belongs, in stores that have panes."""
@@ -133,26 +133,30 @@ def merge_chain(puts: Sequence[pa.RecordBatch], deletes: Sequence[pa.RecordBatch
     tables = [batch for batch in puts if batch.num_rows]
     if not tables:
         return puts[-1]
+    if len(tables) == 1 and not any(gone.num_rows for gone in deletes):
+        return tables[0]
     rows = pa.Table.from_batches(tables).combine_chunks()
-    ids, row, put_by = [], [], []
+    ones, twos, row, put_by = [], [], [], []
     ended: dict[int, int] = {}
     base = 0
     for i, (put, gone) in enumerate(zip(puts, deletes, strict=True)):
         for batch, live in ((gone, False), (put, True)):
             if not batch.num_rows:
                 continue
-            ids.append(np.column_stack([batch.column(name).to_numpy() for name in ID_COLUMNS]))
+            ones.append(batch.column(ID_COLUMNS[0]).to_numpy())
+            twos.append(batch.column(ID_COLUMNS[1]).to_numpy())
             row.append(np.arange(base, base + batch.num_rows) if live else np.full(batch.num_rows, -1))
             base += batch.num_rows if live else 0
         put_by.append(np.full(put.num_rows, i))
         panes = gone.column(1).to_numpy()[gone.column(0).to_numpy() == _WHOLE_PANE] if gone.num_rows else ()
         ended.update(dict.fromkeys(np.array(panes, np.uint64).view(np.int64).tolist(), i))
-    every, rows_at = np.concatenate(ids), np.concatenate(row)
-    last = ~pd.DataFrame(every).duplicated(keep="last").to_numpy()
-    keep = np.sort(rows_at[last & (rows_at >= 0)])
+    rows_at = np.concatenate(row)
+    last = np.empty(len(rows_at), bool)
+    last_of_each(np.concatenate(ones), np.concatenate(twos), last)
+    keep = rows_at[last & (rows_at >= 0)]
     if ended:
         keep = keep[~_ended(rows.column(PANE).to_numpy()[keep], np.concatenate(put_by)[keep], ended)]
-    taken = rows.take(pa.array(keep)).combine_chunks()
+    taken = rows if len(keep) == rows.num_rows else rows.take(pa.array(keep)).combine_chunks()
     batches = taken.to_batches()
     return batches[0] if batches else puts[-1].slice(0, 0)
 
