@@ -21,7 +21,7 @@ _RENAMED = {
 }
 
 
-_LONGEST = 60
+_LONGEST = 10
 """Times as far apart as wanted cuts may get by themselves."""
 
 
