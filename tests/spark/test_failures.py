@@ -62,7 +62,7 @@ def test_a_crashed_worker_is_restarted_and_answers_are_exact(spark: Any, tmp_pat
     run = hr.start(_job(scripted(rows, flags=tmp_path / "flags")), spark=spark, checkpoint=tmp_path / "checkpoint")
     run.wait()
     assert run.status().restarts == 1
-    assert "CRASH at item" in run.decisions()[0].detail
+    assert "CRASH at item" in _why_restarted(run)
     expected: dict[tuple[int, int], int] = {}
     for row in ROWS:
         if row["v"] != 40:
@@ -88,11 +88,16 @@ def test_a_worker_that_hangs_is_noticed_by_its_lease_and_answers_are_exact(
     os.kill(victim, signal.SIGSTOP)
     _until(lambda: run.status().restarts == 1)
     run.wait()
-    assert "no sign of life for 3 s" in run.decisions()[0].detail
+    assert "no sign of life for 3 s" in _why_restarted(run)
     assert {row["k"]: row["n"] for row in sorted(run.rows("out"), key=lambda row: row["n"])} == dict.fromkeys(
         range(5), 700
     )
     _until(lambda: not psutil.pid_exists(victim))
+
+
+def _why_restarted(run: Any) -> str:
+    """What the journal says of the first restart; of a busy machine it may say other things before."""
+    return next(event.detail for event in run.decisions() if event.what == "restart")
 
 
 def _kill_at_work(run: Any) -> None:

@@ -78,7 +78,7 @@ def last_of_each(ones: U64, twos: U64, last: npt.NDArray[np.bool_]) -> None:
         size *= 2
     mask, seen = np.uint64(size - 1), np.full(size, -1, np.int32)
     for i in range(len(ones) - 1, -1, -1):
-        at = mixed(ones[i] ^ twos[i]) & mask
+        at = mixed(ones[i] * _COMBINE + twos[i]) & mask
         while True:
             other = seen[at]
             if other < 0:
