@@ -61,7 +61,7 @@ _OURS = {
     "spark.sql.streaming.stopTimeout": "20000",
     "spark.sql.session.timeZone": "UTC",
     # How much may be under way between stages. Writers count rows of any size as one network buffer of 32 kB: with the
-    # default 1,000 of ours, of megabytes each, are sent ahead of receivers that cannot keep up. This leaves six.
+    # default 1,000 of ours, of megabytes each, are sent ahead of receivers that cannot keep up. This leaves five, or two per receiver.
     "spark.shuffle.streaming.writerMaxMemory": str(256 * 1024),
     "spark.shuffle.streaming.readerMaxMemory": str(8 * 1024 * 1024),
 }

@@ -1,7 +1,7 @@
 """A queue that one thread waits on, for as short a time as it likes.
 
 ``queue.SimpleQueue`` is not used for it: before Python 3.13 its ``get`` waits for ever if the time is over by the moment
-that it begins to wait, which a thread that is set aside just then sees every few hundred thousand times.
+that it begins to wait, as happens to a thread that is set aside just then.
 """
 
 from __future__ import annotations
