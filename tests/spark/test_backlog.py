@@ -34,7 +34,7 @@ class Counter:
 
     @property
     def added(self) -> list[int]:
-        """Sums as of now, each of one call."""
+        """The rows of each call so far."""
         return [int(n) for path in self.directory.glob(f"{self.name}-*") for n in np.fromfile(path, np.int64)]
 
 

@@ -129,7 +129,6 @@ def test_it_leaves_when_nobody_can_ask_any_more(aside: TidyingAside) -> None:
 _DRIVER = """
 import sys, time
 from pathlib import Path
-from typing import IO
 from headrace.state.durable.tidying import TidyingAside
 aside = TidyingAside(Path(sys.argv[1]))
 aside.remove([])

@@ -24,12 +24,13 @@ import pyarrow as pa
 import headrace as hr
 from headrace.bench.durability.openended import OpenEnded
 from headrace.bench.durability.outages import News, NewsDesk, outage_figures
-from headrace.bench.durability.stateload import ROW_BYTES, STEP, VALUES, Ints, stored_columns
-from headrace.bench.durability.victims import Victim, kill_victim, last_words, start_victim, wait_for
+from headrace.bench.durability.stateload import ROW_BYTES, STEP, VALUES, Ints, StateLoad, stored_columns
+from headrace.bench.durability.stockrestart import await_news
+from headrace.bench.durability.victims import kill_victim, last_words, start_victim, wait_for
 from headrace.bench.measuring.figures import TreeWatch, rounded_median
 from headrace.bench.measuring.recorder import recording
 from headrace.bench.stock.opensource import paced_source
-from headrace.bench.stock.stocksession import open_stock
+from headrace.bench.stock.stocksession import open_stock, run_updates
 from headrace.errors import RunFailedError
 from headrace.spark.handle import Run
 
@@ -37,7 +38,8 @@ Tell = Callable[[str], None]
 _MASTER = "local-cluster[2,4,1024]"
 _FILL_PER_S = 200_000
 _PATIENCE_S = 600.0
-_NEWEST, _SUM = "newest", "v0"
+_VALUES = tuple(f"v{i}" for i in range(VALUES))
+_NEWEST, _SUM = "newest", _VALUES[0]
 _BACKEND = "CoarseGrainedExecutorBackend"
 _SETTLE_CUTS = 5
 
@@ -50,8 +52,8 @@ class Updates:
     rate: int
 
     def __call__(self, n: Ints) -> dict[str, Ints]:
-        key = np.where(n < self.keys, n, (n * 2_654_435_761 + 12_345) % 4_294_967_291 % self.keys)
-        return {"seq": n, "key": key} | {f"v{i}": (n * (2 * i + 3) * 40_503) & 0xFFFF_FFFF for i in range(VALUES)}
+        made = StateLoad(self.keys, self.rate, 0, 0).batch(n, 0)
+        return {"seq": n, **{name: made.column(name).to_numpy() for name in ("key", *_VALUES)}}
 
     @property
     def fill_s(self) -> float:
@@ -141,7 +143,7 @@ def _ours(
 
 def _totals(source: OpenEnded, desk: NewsDesk) -> hr.Job:
     job = hr.Job("bench-executor-loss")
-    sums: dict[str, Any] = {f"v{i}": hr.sum(f"v{i}") for i in range(VALUES)}
+    sums: dict[str, Any] = {name: hr.sum(name) for name in _VALUES}
     keyed = job.source("items", source).key_by("key")
     keyed.reduce(name=STEP, n=hr.count(), newest=hr.max("seq"), **sums).sink("news", hr.callback(desk))
     return job
@@ -199,7 +201,7 @@ def _stock(root: Path, load: Updates, kills: int, dice: random.Random) -> list[f
     desk, log, killed_us = NewsDesk(root, _NEWEST), root / "log.txt", []
     victim = start_victim(__name__, {"root": str(root), "load": asdict(load)}, log)
     try:
-        _news(desk, victim, log, load.keys)
+        await_news(desk, victim, log, load.keys, _PATIENCE_S)
         for _ in range(kills):
             if not wait_for(lambda: len(_executors(victim.pid)) == 2, _PATIENCE_S):
                 raise RunFailedError(f"stock Spark got no new executor{last_words(log)}")
@@ -207,30 +209,24 @@ def _stock(root: Path, load: Updates, kills: int, dice: random.Random) -> list[f
             newest = desk.newest()
             killed_us.append(time.time_ns() // 1000)
             dice.choice(_executors(victim.pid)).kill()
-            _news(desk, victim, log, newest)
-            _news(desk, victim, log, desk.newest())
+            await_news(desk, victim, log, newest, _PATIENCE_S)
+            await_news(desk, victim, log, desk.newest(), _PATIENCE_S)
     finally:
         kill_victim(victim)
     return _outages(desk.read(), killed_us)
 
 
-def _news(desk: NewsDesk, victim: Victim, log: Path, newest: int) -> None:
-    came = wait_for(lambda: desk.newest() > newest or victim.poll() is not None, _PATIENCE_S)
-    if not came or victim.poll() is not None:
-        raise RunFailedError(f"stock Spark had no results{last_words(log)}")
-
-
 def _run_stock(root: Path, load: Updates) -> None:
     from pyspark.sql import functions as F
 
-    names = ["seq", "key", *(f"v{i}" for i in range(VALUES))]
+    names = ["seq", "key", *_VALUES]
     session, desk, start_us = open_stock(_MASTER), NewsDesk(root, _NEWEST), time.time_ns() // 1000
     source = paced_source(
         "bench_updates", ", ".join(f"{name} long" for name in names), start_us,
         lambda us: load.due(us / 1e6), lambda n: pa.RecordBatch.from_pydict(load(n)),
     )  # fmt: skip
     session.dataSource.register(source)
-    sums = [F.sum(f"v{i}").alias(f"v{i}") for i in range(VALUES)]
+    sums = [F.sum(name).alias(name) for name in _VALUES]
     updates = session.readStream.format("bench_updates").load().groupBy("key")
 
     def take(batch: Any, number: int) -> None:
@@ -238,14 +234,8 @@ def _run_stock(root: Path, load: Updates) -> None:
         if newest.column(0).null_count == 0:
             desk(newest)
 
-    query = (
-        updates.agg(F.count("*").alias("n"), F.max("seq").alias(_NEWEST), *sums)
-        .writeStream.outputMode("update")
-        .foreachBatch(take)
-        .option("checkpointLocation", str(root / "checkpoint"))
-        .start()
-    )
-    query.awaitTermination()
+    totals = updates.agg(F.count("*").alias("n"), F.max("seq").alias(_NEWEST), *sums)
+    run_updates(totals, take, str(root / "checkpoint"))
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ import pyarrow as pa
 from headrace.bench.durability.outages import NewsDesk
 from headrace.bench.durability.victims import Victim, kill_victim, last_words, start_victim, wait_for
 from headrace.bench.stock.opensource import paced_source
-from headrace.bench.stock.stocksession import open_stock
+from headrace.bench.stock.stocksession import open_stock, run_updates
 from headrace.errors import RunFailedError
 
 _START_S = 180.0
@@ -35,13 +35,13 @@ def stock_outages(root: Path, rate: int, keys: int, kills: int, dice: random.Ran
     victim = start_victim(__name__, options, log)
     try:
         for _ in range(kills):
-            _wait_for_news(desk, victim, log, desk.newest())
+            await_news(desk, victim, log, desk.newest())
             time.sleep(dice.uniform(3.0, 6.0))
             killed_us.append(time.time_ns() // 1000)
             newest = desk.newest()
             kill_victim(victim)
             victim = start_victim(__name__, options, log)
-            _wait_for_news(desk, victim, log, newest)
+            await_news(desk, victim, log, newest)
     finally:
         kill_victim(victim)
     news, ends_us = desk.read(), [*killed_us[1:], time.time_ns() // 1000]
@@ -49,8 +49,9 @@ def stock_outages(root: Path, rate: int, keys: int, kills: int, dice: random.Ran
     return [outage for outage in outages if outage is not None]
 
 
-def _wait_for_news(desk: NewsDesk, victim: Victim, log: Path, newest: int) -> None:
-    came = wait_for(lambda: desk.newest() > newest or victim.poll() is not None, _START_S)
+def await_news(desk: NewsDesk, victim: Victim, log: Path, newest: int, patience_s: float = _START_S) -> None:
+    """Until stock Spark has results of records after ``newest``."""
+    came = wait_for(lambda: desk.newest() > newest or victim.poll() is not None, patience_s)
     if not came or victim.poll() is not None:
         raise RunFailedError(f"stock Spark had no results{last_words(log)}")
 
@@ -74,13 +75,7 @@ def _run(root: Path, rate: int, keys: int, begin_us: int) -> None:
     def take(batch: Any, number: int) -> None:
         desk(batch.select(_NEWEST).toArrow())
 
-    query = (
-        totals.writeStream.outputMode("update")
-        .foreachBatch(take)
-        .option("checkpointLocation", str(root / "checkpoint"))
-        .start()
-    )
-    query.awaitTermination()
+    run_updates(totals, take, str(root / "checkpoint"))
 
 
 if __name__ == "__main__":

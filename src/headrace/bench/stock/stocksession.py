@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +29,12 @@ def open_stock(master: str = "local[2]", **more: str) -> Any:
         **more,
     }
     return SparkSession.builder.master(master).config(map=settings).getOrCreate()
+
+
+def run_updates(rows: Any, take: Callable[[Any, int], None], checkpoint: str) -> None:
+    """Give every micro-batch's updates to ``take``, until the query or its process ends."""
+    query = rows.writeStream.outputMode("update").foreachBatch(take).option("checkpointLocation", checkpoint).start()
+    query.awaitTermination()
 
 
 @dataclass(frozen=True, slots=True)
