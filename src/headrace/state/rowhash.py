@@ -1,6 +1,8 @@
-"""Hashes and stamps of rows column by column, and rows in the order of their slices (compiled)."""
+"""Hashes and stamps of rows column by column, and rows by their slices (compiled)."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -42,19 +44,49 @@ def finish_stamps(stamps: U64) -> None:
 
 
 @compiled
-def order_by_slice(slices: npt.NDArray[np.uint16], starts: I64, order: I64) -> None:
-    """The rows' numbers with those of slice 0 first, each slice's ascending; ``starts`` has where each slice begins, and at
-    its end how many rows there are.
+def rows_where(flags: npt.NDArray[np.bool_], rows: I64) -> int:
+    """The numbers of rows that are flagged, ascending; returns how many there are."""
+    found = 0
+    for i in range(len(flags)):
+        if flags[i]:
+            rows[found] = i
+            found += 1
+    return found
+
+
+@compiled
+def places_by_slice(rows: I64, slices: npt.NDArray[np.uint16], starts: I64, places: I64) -> None:
+    """Where each row stands when those of slice 0 come first and each slice's keep their order; ``starts`` has where each
+    slice begins, and at its end how many rows there are.
     """
     starts[:] = 0
-    for i in range(len(slices)):
-        starts[slices[i] + 1] += 1
+    for i in range(len(rows)):
+        starts[slices[rows[i]] + 1] += 1
     for k in range(1, len(starts)):
         starts[k] += starts[k - 1]
     at = starts.copy()
-    for i in range(len(slices)):
-        order[at[slices[i]]] = i
-        at[slices[i]] += 1
+    for i in range(len(rows)):
+        slice = slices[rows[i]]
+        places[i] = at[slice]
+        at[slice] += 1
+
+
+@compiled
+def scatter_words(words: npt.NDArray[Any], places: I64, out: npt.NDArray[Any]) -> None:
+    """Words at their places."""
+    for i in range(len(words)):
+        out[places[i]] = words[i]
+
+
+@compiled
+def restamp(rows: I64, slices: npt.NDArray[np.uint16], stamps: U64, stored: U64, sums: U64) -> None:
+    """Rows have new stamps: they take the place of those that are stored, and ``sums`` has by how much each slice's change."""
+    for i in range(len(rows)):
+        row = rows[i]
+        slice = slices[row]
+        for lane in range(2):
+            sums[slice, lane] += stamps[i, lane] - stored[row, lane]
+            stored[row, lane] = stamps[i, lane]
 
 
 @compiled

@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
+from headrace.state.compiled import read_only
 from headrace.state.hashing import row_stamps, slices_of
 from headrace.state.index.choosing import DistinctKeys
 from headrace.state.index.keyindex import KeyIndex
 from headrace.state.index.policies import FREQUENT
-from headrace.state.rowhash import last_of_each, order_by_slice, rows_of_slices
+from headrace.state.rowhash import last_of_each, places_by_slice, restamp, rows_of_slices, rows_where, scatter_words
 from headrace.state.spill.blocks import whole_words
 from headrace.state.spill.buckets import bucket_of
 from headrace.state.spill.rowwords import RowWords
@@ -37,9 +38,12 @@ def warm() -> None:
     found = np.frombuffer(packed, np.uint64)  # read-only, as what comes from a file
     whole_words(found)
     words.unpack(found)
-    row_stamps(batch)
-    slices = slices_of(batch.columns, 2)
-    order_by_slice(slices, np.empty(3, np.int64), np.empty(_ROWS, np.int64))
-    all_of_them = np.ones(_ROWS, bool)
+    stamps, slices = row_stamps(batch), slices_of(batch.columns, 2)
+    all_of_them, rows, places = np.ones(_ROWS, bool), np.empty(_ROWS, np.int64), np.empty(_ROWS, np.int64)
+    rows_where(all_of_them, rows)
+    places_by_slice(rows, slices, np.empty(3, np.int64), places)
+    restamp(rows, slices, stamps, stamps.copy(), np.zeros((2, 2), np.uint64))
+    for dtype in (np.uint32, np.uint64):
+        scatter_words(read_only(np.zeros(_ROWS, dtype)), places, np.empty(_ROWS, dtype))
     rows_of_slices(np.zeros(_ROWS, np.uint16), all_of_them, all_of_them, np.empty(_ROWS, np.int64))
     last_of_each(np.zeros(_ROWS, np.uint64), np.zeros(_ROWS, np.uint64), all_of_them)

@@ -9,7 +9,7 @@ independent of order, updated in O(changed), equal for base-plus-changes and for
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -39,13 +39,18 @@ class Change:
     parent: Digest
     digest: Digest
 
+    def kept(self) -> Change:
+        """The same in memory of its own."""
+        return replace(self, puts=self.puts.take(pa.array(np.arange(self.puts.num_rows))))
+
 
 ID_BYTES = 16
 """Size of an identity."""
 
 
 Pending = Callable[[], Iterable[Change]]
-"""Changes that are still to be put together, one by one: together they may be as large as the state."""
+"""Changes that are still to be put together, one by one: together they may be as large as the state. The memory of each is
+used again when all have been gone through."""
 
 
 class Store(Protocol):

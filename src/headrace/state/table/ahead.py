@@ -82,8 +82,8 @@ class CopiedAhead:
             self._pieces.append(copied(rows, export))
             self._piece_of[rows] = len(self._pieces)
 
-    def take(self, dirty: np.ndarray, export: Export) -> list[RowCopies]:
-        """All dirty rows, each once, as they are now; and begin anew."""
+    def take(self, dirty: np.ndarray) -> tuple[list[RowCopies], Rows]:
+        """Copies that count, and dirty rows that none of them has; and begin anew."""
         rest = np.flatnonzero(dirty) if self._touched is None else self._uncopied(dirty)
         pieces = [
             piece.where((self._piece_of[piece.rows] == at + 1) & dirty[piece.rows])
@@ -91,7 +91,7 @@ class CopiedAhead:
         ]
         self._judge(sum(len(piece.rows) for piece in pieces))
         self._void()
-        return [*(piece for piece in pieces if len(piece.rows)), copied(rest, export)]
+        return [piece for piece in pieces if len(piece.rows)], rest
 
     def forget(self, rows: Rows) -> None:
         """Rows are dropped."""

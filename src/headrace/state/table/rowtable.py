@@ -92,7 +92,6 @@ class GroupTable:
         self.key_fields, self._accumulators, self._slices = keys, list(accumulators), slices
         self.extras: dict[str, Rows] = {name: np.zeros(0, np.int64) for name in extras}
         self.index = KeyIndex(keys, slots=slots, policy=policy)
-        self._tracking = Tracking(slices)
         self._capacity, self._max = 0, slots or 2**62
         self.overflow: Callable[[pa.RecordBatch], None] = nowhere
         self.dropping: Callable[[Rows], None] = unnoticed
@@ -103,6 +102,7 @@ class GroupTable:
         self.partial_schema = pa.schema(
             [*self.combined_schema, *(pa.field(f"__{name}", pa.int64()) for name in extras)]
         )
+        self._tracking = Tracking(slices, self.partial_schema)
         self._grow(_FIRST_CAPACITY if slots is None else min(slots, _FIRST_CAPACITY))
 
     def __len__(self) -> int:
@@ -252,7 +252,7 @@ class GroupTable:
 
     def changes(self) -> list[Change]:
         """What changed per slice since the last call; see ``state.durable.changes``."""
-        return list(self.swap()())
+        return [change.kept() for change in self.swap()()]
 
     def swap(self) -> Pending:
         n_id = 1 + len(self.key_fields)

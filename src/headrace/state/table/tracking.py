@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -24,8 +25,9 @@ from headrace.state.durable.changes import (
 )
 from headrace.state.grouping import Rows
 from headrace.state.hashing import U64
-from headrace.state.rowhash import order_by_slice, rows_of_slices
-from headrace.state.table.ahead import CopiedAhead, copied
+from headrace.state.rowhash import places_by_slice, restamp, rows_of_slices, rows_where
+from headrace.state.table.ahead import CopiedAhead, RowCopies, copied
+from headrace.state.table.aside import Rooms, handfuls, slices_together
 
 Slices = npt.NDArray[np.uint16]
 Stamps = U64
@@ -34,24 +36,23 @@ Stamps = U64
 Grave = tuple[Slices, U64, U64, Stamps]
 """Slice, identity and stamps of rows that were stored and are gone."""
 _GRAVE_BYTES = 34
-_HANDFUL_ROWS = 131_072
-"""Rows that are ordered, identified and encoded together: few enough for a cache, and for memory that is used again."""
 
 
 class Tracking:
     """Per row: its slice, whether it is dirty, whether a version of it is stored, and that version's stamps.
 
     A row's slice is asked for when it is first stored: many rows are dropped before. A row that is stored and
-    then dropped leaves a grave: its identity has to be deleted.
+    then dropped leaves a grave: its identity has to be deleted. ``schema`` is that of rows as they are stored.
     """
 
-    def __init__(self, slices: int) -> None:
+    def __init__(self, slices: int, schema: pa.Schema) -> None:
         self._slices = slices
         self._slice = np.zeros(0, np.uint16)
         self.dirty = np.zeros(0, bool)
         self._stored = np.zeros(0, bool)
         self._stamps = np.zeros((0, 2), np.uint64)
         self._ahead: CopiedAhead | None = None
+        self._rooms = Rooms(schema)
         self._graves: list[Grave] = []
         self._digests: dict[int, Digest] = {}
 
@@ -82,7 +83,8 @@ class Tracking:
     def nbytes(self) -> int:
         graves = sum(array.nbytes for grave in self._graves for array in grave)
         ahead = self._ahead.nbytes if self._ahead is not None else 0
-        return self._slice.nbytes + self.dirty.nbytes + self._stored.nbytes + self._stamps.nbytes + graves + ahead
+        aside = graves + ahead + self._rooms.nbytes
+        return self._slice.nbytes + self.dirty.nbytes + self._stored.nbytes + self._stamps.nbytes + aside
 
     @property
     def row_bytes(self) -> int:
@@ -115,49 +117,50 @@ class Tracking:
         Only what must be of this moment is done at once. What it means for each slice is worked out when the changes are
         asked for.
         """
-        copies = (
-            [copied(np.flatnonzero(self.dirty), export)]
-            if self._ahead is None
-            else self._ahead.take(self.dirty, export)
-        )
-        rows, stamps = (np.concatenate(parts) for parts in zip(*((copy.rows, copy.stamps) for copy in copies)))
-        fresh = rows[~self._stored[rows]]
-        self._slice[fresh] = slices_of(fresh)
-        slices, before = self._slice[rows], self._stamps[rows]
-        graves = _joined(self._graves)
-        self._stamps[rows] = stamps
+        ahead: list[RowCopies] = []
+        room = self._rooms.take(len(self.dirty))
+        if self._ahead is None:
+            rows = room.rows[: rows_where(self.dirty, room.rows)]
+            rest = rows
+        else:
+            ahead, rest = self._ahead.take(self.dirty)
+            rows = np.concatenate((*(copy.rows for copy in ahead), rest))
+        for some in handfuls(rows):
+            fresh = some[~self._stored[some]]
+            self._slice[fresh] = slices_of(fresh)
+        starts, places = np.empty(self._slices + 1, np.int64), room.places[: len(rows)]
+        places_by_slice(rows, self._slice, starts, places)
+        sums, at = np.zeros((self._slices, 2), np.uint64), 0
+        for copy in chain(ahead, (copied(some, export) for some in handfuls(rest))):
+            end = at + len(copy.rows)
+            room.put(copy.puts, places[at:end])
+            restamp(copy.rows, self._slice, copy.stamps, self._stamps, sums)
+            at = end
         self._stored[rows] = True
         self.dirty[rows] = False
+        graves = _joined(self._graves)
         self._graves.clear()
         if self._ahead is not None:
             self._ahead.begin()
 
         def changes() -> Iterator[Change]:
-            order, starts = self._by_slice(slices)
-            puts = copies[0].puts if len(copies) == 1 else pa.concat_batches([copy.puts for copy in copies])
-            for handful in _handfuls(sorted({*np.flatnonzero(np.diff(starts)).tolist(), *graves}), starts):
-                begin = starts[handful[0]]
-                at = order[begin : starts[handful[-1] + 1]]
-                taken = puts.take(pa.array(at))
-                identified = with_ids(taken, ids_of(taken.columns[:n_id]))
-                yield from self._changes(handful, starts - begin, identified, stamps[at] - before[at], graves)
+            together = list(slices_together(sorted({*np.flatnonzero(np.diff(starts)).tolist(), *graves}), starts))
+            borders = [(int(starts[some[0]]), int(starts[some[-1] + 1])) for some in together]
+            for some, puts in zip(together, room.parts(borders)):
+                identified = with_ids(puts, ids_of(puts.columns[:n_id]))
+                yield from self._changes(some, starts - starts[some[0]], identified, sums, graves)
+            self._rooms.give_back(room)
 
         return changes
 
-    def _by_slice(self, slices: Slices) -> tuple[Rows, Rows]:
-        """Rows' numbers in the order of their slices, and where those of each slice begin."""
-        starts, order = np.empty(self._slices + 1, np.int64), np.empty(len(slices), np.int64)
-        order_by_slice(slices, starts, order)
-        return order, starts
-
     def _changes(
-        self, slices: list[int], starts: Rows, puts: pa.RecordBatch, stamps: Stamps, graves: dict[int, Grave]
+        self, slices: list[int], starts: Rows, puts: pa.RecordBatch, sums: Stamps, graves: dict[int, Grave]
     ) -> Iterator[Change]:
-        """Of some slices: rows as they are, what their stamps have changed by, and rows that are gone."""
+        """Of some slices: rows as they are, by what the sums of their stamps have changed, and rows that are gone."""
         for slice in slices:
             start, end = int(starts[slice]), int(starts[slice + 1])
             parent = self._digests.get(slice, ZERO_DIGEST)
-            digest, deletes = plus(parent, total(stamps[start:end])), no_ids()
+            digest, deletes = plus(parent, total(sums[slice : slice + 1])), no_ids()
             if slice in graves:
                 _, *ids, stored = graves[slice]
                 digest = plus(digest, total(stored), -1)
@@ -193,15 +196,3 @@ def _joined(graves: list[Grave]) -> dict[int, Grave]:
         return {}
     slices, one, two, stamps = (np.concatenate(parts) for parts in zip(*graves))
     return {slice: (slices[at], one[at], two[at], stamps[at]) for slice, at in split_by_slice(slices)}
-
-
-def _handfuls(slices: list[int], starts: Rows) -> Iterator[list[int]]:
-    """Slices that are worked on together: not many rows, or one slice."""
-    handful: list[int] = []
-    for slice in slices:
-        if handful and starts[slice + 1] - starts[handful[0]] > _HANDFUL_ROWS:
-            yield handful
-            handful = []
-        handful.append(slice)
-    if handful:
-        yield handful
