@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import subprocess
 import sys
 import time
@@ -72,6 +73,28 @@ def test_of_racing_processes_exactly_one_creates_each_object(tmp_path: Path) -> 
     storage = LocalStorage(tmp_path / "storage")
     for winner, mine in zip("ab", won):
         assert all(storage.get(f"log/{n}") == winner.encode() * 10_000 for n in mine)
+
+
+@pytest.mark.parametrize(("gently", "syncs"), [(False, 1), (True, 4)])
+def test_a_gentle_writer_gives_the_disk_little_at_a_time(
+    gently: bool, syncs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced, rested = [], []
+    storage, sync = LocalStorage(tmp_path, gently=gently), os.fsync
+
+    def watched(descriptor: int) -> None:
+        if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            synced.append(os.fstat(descriptor).st_size)
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", watched)
+    monkeypatch.setattr(time, "sleep", rested.append)
+    parts = [bytes([n]) * 3_000_000 for n in range(10)]
+    storage.put("segments/large", iter(parts))
+    assert storage.get("segments/large") == b"".join(parts)
+    assert len(synced) == syncs and synced[-1] == 30_000_000 and len(rested) == (syncs if gently else 0)
+    storage.put("segments/none", iter(()))
+    assert storage.get("segments/none") == b""
 
 
 @pytest.mark.parametrize("name", ["", ".", "/etc/passwd", "../x", "a/../../x", "a/.hidden", ".", "a//../b/.."])

@@ -11,7 +11,7 @@ import os
 import re
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 from urllib.parse import unquote, urlsplit
@@ -26,6 +26,9 @@ _UNFINISHED = re.compile(r"\.(?P<host>[^.]+)\.(?P<pid>\d+)\.[0-9a-f]{16}\.tmp")
 Data = bytes | Iterator[bytes | pa.Buffer]
 """The bytes of an object, or its parts in order: what is large need not be in memory at once."""
 _BUFFER_BYTES = 1_000_000
+_PIECE_BYTES = 8_000_000
+"""What is written gently before it is synced: a disk that gets hundreds of megabytes at once keeps cores busy that others
+want."""
 _STRANGERS_LINGER_S = 86_400
 """Whether another host's writer still lives cannot be seen from here; none takes a day for a file."""
 
@@ -59,10 +62,13 @@ class Storage(Protocol):
 
 
 class LocalStorage:
-    """A directory on a local or shared file system, closed to other users. Nothing is made before the first ``put``."""
+    """A directory on a local or shared file system, closed to other users. Nothing is made before the first ``put``.
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    With ``gently`` a writer of much rests as long as it works.
+    """
+
+    def __init__(self, root: Path, *, gently: bool = False) -> None:
+        self.root, self._gently = root, gently
         self._synced: set[Path] = set()
 
     def put(self, name: str, data: Data) -> None:
@@ -128,9 +134,14 @@ class LocalStorage:
         temporary = path.with_name(f".{_host()}.{os.getpid()}.{os.urandom(8).hex()}.tmp")
         try:
             with temporary.open("xb", buffering=_BUFFER_BYTES) as file:
-                file.writelines([data] if isinstance(data, bytes) else data)
-                file.flush()
-                os.fsync(file.fileno())
+                parts = [data] if isinstance(data, bytes) else data
+                for piece in _pieces(parts) if self._gently else (parts,):
+                    began_s = time.monotonic()
+                    file.writelines(piece)
+                    file.flush()
+                    os.fsync(file.fileno())
+                    if self._gently:
+                        time.sleep(time.monotonic() - began_s)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
@@ -165,6 +176,23 @@ def check_checkpoint(location: str | Path) -> Path:
         f"checkpoint {text!r}: {found['scheme']} is not supported; give a directory, without a scheme or with file://, "
         f"that the driver and all executors see, such as one on NFS"
     )
+
+
+def _pieces(parts: Iterable[bytes | pa.Buffer]) -> Iterator[Iterator[bytes | pa.Buffer]]:
+    """Parts, some at a time; at least one piece."""
+    left = iter(parts)
+
+    def piece(first: bytes | pa.Buffer | None) -> Iterator[bytes | pa.Buffer]:
+        size, part = 0, first
+        while part is not None:
+            yield part
+            size += len(part)
+            part = next(left, None) if size < _PIECE_BYTES else None
+
+    first = next(left, None)
+    yield piece(first)
+    while (first := next(left, None)) is not None:
+        yield piece(first)
 
 
 def _abandoned(path: Path) -> bool:

@@ -217,7 +217,7 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what libraries print is no answer
     with suppress(BrokenPipeError):
-        serve(TidyingHere(LocalStorage(Path(root))), sys.stdin.buffer, answers)
+        serve(TidyingHere(LocalStorage(Path(root), gently=True)), sys.stdin.buffer, answers)
 
 
 if __name__ == "__main__":
