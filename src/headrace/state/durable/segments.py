@@ -1,8 +1,8 @@
 """Segments: files of blocks, one block per slice and change, checksummed and written atomically.
 
 A segment is ``magic, blocks…``; a block is ``header length, header (msgpack), puts, deletes``, the
-last two as Arrow IPC streams (no deletes: no bytes). Small blocks are mostly schema and are
-compressed. A block reference in a manifest has the file, position, length and checksum, so a flipped
+last two as Arrow IPC streams (no deletes: no bytes; puts in two streams where they say something twice, see
+``state.durable.leanrows``). Small blocks are mostly schema and are compressed. A block reference in a manifest has the file, position, length and checksum, so a flipped
 bit, a torn or swapped file is found at each read and named.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import chain
+from typing import Any
 
 import msgpack
 import msgspec
@@ -18,11 +19,12 @@ import xxhash
 
 from headrace.errors import CorruptionError
 from headrace.state.durable.changes import Change, Digest, no_ids
+from headrace.state.durable.leanrows import LeanRows, lean, whole
 from headrace.state.durable.storage import Storage
 from headrace.tokens import Token
 
 _MAGIC = b"HRSEG1\n"
-FORMAT_ID = 2
+FORMAT_ID = 3
 """What segments are made of; a driver refuses checkpoints of another format."""
 SEGMENTS = "segments"
 _SMALL_BYTES = 16_384
@@ -93,8 +95,11 @@ def read_block(storage: Storage, ref: BlockRef, step: str, slice: int) -> tuple[
     content = body[4 + size :]
     if "unpacked" in header:
         content = pa.decompress(content, header["unpacked"], codec="zstd", asbytes=True)
-    puts, deletes = content[: header["puts"]], content[header["puts"] :]
-    return _decode(puts), _decode(deletes) if deletes else no_ids()
+    puts, rest = _decode(content[: header["puts"]]), content[header["puts"] :]
+    if "lean" in header:
+        columns, names, single = header["lean"]
+        puts, rest = whole(LeanRows(puts, _decode(rest[:single]), columns), names), rest[single:]
+    return puts, _decode(rest) if rest else no_ids()
 
 
 def segment_token(file: str) -> Token | None:
@@ -119,8 +124,14 @@ def checksum(*body: bytes | pa.Buffer) -> str:
 
 def _encode(step: str, change: Change) -> list[bytes | pa.Buffer]:
     """A block, in parts: what is large is not copied to be joined."""
-    parts: list[bytes | pa.Buffer] = [_ipc(change.puts), *([_ipc(change.deletes)] if change.deletes.num_rows else ())]
-    header = {"step": step, "slice": change.slice, "puts": len(parts[0])}
+    slim = lean(change.puts)
+    parts: list[bytes | pa.Buffer] = [_ipc(change.puts if slim is None else slim.different)]
+    header: dict[str, Any] = {"step": step, "slice": change.slice, "puts": len(parts[0])}
+    if slim is not None:
+        parts.append(_ipc(slim.single))
+        header["lean"] = slim.columns, change.puts.schema.names, len(parts[1])
+    if change.deletes.num_rows:
+        parts.append(_ipc(change.deletes))
     size = sum(len(part) for part in parts)
     if size < _SMALL_BYTES:
         header["unpacked"] = size
