@@ -313,3 +313,27 @@ def test_an_index_can_be_narrowed_to_what_it_holds() -> None:
     assert index.admit([pa.array([4, 1])], 0).rows.tolist() == [-1, 0]
     index.narrow(10)
     assert index.admit([pa.array([4])], 0).rows.tolist() == [-1], "it only gets narrower"
+
+
+@pytest.mark.parametrize(("before", "rows"), [(0, 5_000), (3_000, 5_000), (3_000, 10), (0, 0)])
+def test_room_that_is_made_at_once_is_as_good_as_room_made_step_by_step(before: int, rows: int) -> None:
+    keys = pa.array(np.random.default_rng(7).permutation(8_000))
+    grown, made = (KeyIndex([pa.field("k", pa.int64())]) for _ in range(2))
+    for index in (grown, made):
+        index.admit([keys.slice(0, before)], 0)
+    made.reserve(rows)
+    held = made.nbytes
+    made.admit([keys.slice(before, max(rows - before, 0))], 0)
+    assert made.nbytes - held < 1_000, "nothing had to grow but the number of panes"
+    grown.admit([keys.slice(before, max(rows - before, 0))], 0)
+    for index in (grown, made):
+        index.admit([keys], 0)
+    assert len(made) == len(grown) == 8_000
+    assert made.find([keys], 0).tolist() == grown.find([keys], 0).tolist()
+    assert made.find([keys], 1).max() == -1
+
+
+def test_no_more_room_is_made_than_there_may_be_rows() -> None:
+    index = KeyIndex([pa.field("k", pa.int64())], slots=100)
+    index.reserve(1_000_000)
+    assert index.nbytes < 100_000

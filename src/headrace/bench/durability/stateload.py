@@ -26,7 +26,7 @@ Ints = npt.NDArray[np.int64]
 VALUES = 4
 """Numbers that a key has sums of: a gigabyte is millions of keys then, and a buffer is still added to all of them quickly."""
 ROW_BYTES = 8 * (3 + 2 * (VALUES + 1)) + 16
-"""What is stored of a key: it, its pane and count, for each sum its value and how many it is of, and its identity."""
+"""The state of a key: it, its pane and count, for each sum its value and how many it is of, and its identity."""
 SCHEMA = pa.schema([(name, pa.int64()) for name in ("key", "due_us", *(f"v{i}" for i in range(VALUES)))])
 COLUMNS = ("key", "n", "due_us")
 STEP = "totals"

@@ -79,6 +79,9 @@ class Store(Protocol):
         """About how much the next ``changes`` would be; 0 only if nothing changed."""
         ...
 
+    def expect(self, rows: int) -> None:
+        """About so many rows will be loaded: room for them is better made at once."""
+
     def load(self, slice: int, image: pa.RecordBatch, digest: Digest) -> None:
         """Take over a slice's rows (identity columns last) as of ``digest``; others may be at work here already."""
         ...

@@ -35,10 +35,12 @@ def load_slices(
     manifest = read_manifest(storage, entry, base)
     read = read if read is not None else partial(read_slice, storage)
     for step, (store, slices) in stores.items():
-        for slice in slices:
-            version = manifest.slices.get((step, slice))
-            if version is not None:
-                store.load(slice, read(step, slice, version), version.digest)
+        versions = {slice: found for slice in slices if (found := manifest.slices.get((step, slice))) is not None}
+        store.expect(
+            sum(max(block.rows for block in version.blocks) for version in versions.values() if version.blocks)
+        )
+        for slice, version in versions.items():
+            store.load(slice, read(step, slice, version), version.digest)
 
 
 def read_manifest(storage: Storage, entry: int, version: Token) -> Manifest:

@@ -17,7 +17,15 @@ from headrace.state.index.layout import EVICTED, HASH, LIVE, NEVER, PANE, SIZE, 
 from headrace.state.index.policies import INC, ResidencyPolicy
 from headrace.state.index.probing import find_all, give_back, rows_in_pane
 from headrace.state.index.residency import admit
-from headrace.state.index.tables import PaneCounts, new_table, row_bytes, with_policy, with_room, without_waste
+from headrace.state.index.tables import (
+    PaneCounts,
+    new_table,
+    reserved,
+    row_bytes,
+    with_policy,
+    with_room,
+    without_waste,
+)
 
 Rows = I64
 
@@ -140,6 +148,10 @@ class KeyIndex:
     def widen(self, slots: int) -> None:
         """Have at least so many slots from now on."""
         self._table.registers[reg.LIMIT] = max(self._table.registers[reg.LIMIT], slots)
+
+    def reserve(self, rows: int) -> None:
+        """Have room for so many rows, without growing on the way."""
+        self._table = reserved(self._table, rows)
 
     def adopt(self, policy: ResidencyPolicy) -> None:
         """Go on under another policy. Rows stay; counters start anew, so guarantees are about tuples from now on."""

@@ -17,6 +17,8 @@ from headrace.state.index.probing import compact, move_slots
 _FIRST_ROWS, _FIRST_SLOTS, _FIRST_ARENA_BYTES = 64, 128, 1024
 _MAX_ROWS = 2**32 - 2
 """A slot has 32 bits for the row number."""
+_COLUMNS = ("cells", "life", "free", "counters", "absorbed", "expires", "idle")
+"""One entry per row; those that the policy does not need are empty."""
 _FEW = 64
 """Up to so many rows, counting in a Python loop beats sorting."""
 _ENTRY_BYTES = 64
@@ -85,6 +87,22 @@ def with_room(table: Table, records: int, key_bytes: int) -> Table:
     return table
 
 
+def reserved(table: Table, rows: int) -> Table:
+    """Room for at least so many rows in all, got at once: growing step by step touches twice the memory."""
+    rows = min(rows, int(table.registers[reg.LIMIT]))
+    if rows > len(table.life):
+        table = _with_columns(table, rows)
+    size, registers = len(table.slots), table.registers
+    while rows * FULL_AT[1] > size * FULL_AT[0]:
+        size *= 2
+        registers[reg.SHIFT] -= 1
+    if size > len(table.slots):
+        slots = np.zeros(size, np.uint64)
+        move_slots(table.slots, slots, int(registers[reg.SHIFT]))
+        table = table._replace(slots=slots)
+    return table
+
+
 def without_waste(table: Table) -> Table:
     """A smaller arena if more than half of this one is bytes of rows that are gone."""
     registers = table.registers
@@ -101,8 +119,7 @@ def row_bytes(table: Table) -> int:
 
     While columns grow, the largest one's old half is held too.
     """
-    columns = ("cells", "life", "free", "counters", "absorbed", "expires", "idle")
-    sizes = [int(getattr(table, name).nbytes) // len(table.life) for name in columns]
+    sizes = [int(getattr(table, name).nbytes) // len(table.life) for name in _COLUMNS]
     return sum(sizes) + 26 + max(sizes) // 2
 
 
@@ -110,10 +127,12 @@ def _with_rows(table: Table, records: int) -> Table:
     """Twice the rows while live ones may still come; beyond the limit only evicted ones can."""
     size, limit = len(table.life), int(table.registers[reg.LIMIT])
     size = min(2 * size, limit) if size < limit else size + min(records, size)
-    columns = ("cells", "life", "free", "counters", "absorbed", "expires", "idle")
-    return table._replace(
-        **{name: _extended(getattr(table, name), size) for name in columns if len(getattr(table, name))}
-    )
+    return _with_columns(table, size)
+
+
+def _with_columns(table: Table, size: int) -> Table:
+    longer = {name: _extended(getattr(table, name), size) for name in _COLUMNS if len(getattr(table, name))}
+    return table._replace(**longer)
 
 
 def _extended(array: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:

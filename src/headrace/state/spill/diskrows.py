@@ -177,6 +177,9 @@ class DiskRows:
             for slice in sorted(by_slice.keys() | deletes.keys())
         ]
 
+    def expect(self, rows: int) -> None:
+        """Room is made as rows come."""
+
     def load(self, slice: int, image: pa.RecordBatch, digest: Digest) -> None:
         self._digests[slice] = digest
         if not image.num_rows:

@@ -112,6 +112,9 @@ class RowStore:
             if not self._batches[pane]:
                 del self._batches[pane]
 
+    def expect(self, rows: int) -> None:
+        """Room is made as rows come."""
+
     def load(self, slice: int, image: pa.RecordBatch, digest: Digest) -> None:
         self._digests[slice] = digest
         if not image.num_rows:

@@ -146,6 +146,9 @@ class KeyedStore:
     def dirty_bytes(self) -> int:
         return self._dirty_bytes
 
+    def expect(self, rows: int) -> None:
+        """Room is made as rows come."""
+
     def load(self, slice: int, image: pa.RecordBatch, digest: Digest) -> None:
         self._digests[slice] = digest
         rows = zip(*(image.column(name).to_pylist() for name in _SCHEMA.names)) if image.num_rows else ()

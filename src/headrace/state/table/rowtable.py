@@ -267,6 +267,12 @@ class GroupTable:
         row_bytes = _COLUMN_BYTES * len(self.partial_schema) + ID_BYTES
         return self._tracking.dirty_rows * row_bytes + self._tracking.grave_bytes
 
+    def expect(self, rows: int) -> None:
+        rows = min(len(self) + rows, self._max)
+        self.index.reserve(rows)
+        if rows > self._capacity:
+            self._grow(rows)
+
     def load(self, slice: int, image: pa.RecordBatch, digest: Digest) -> None:
         """Take over a slice's rows; with fewer slots than rows, what has no room is handed to ``overflow``."""
         partial = image.drop_columns(list(ID_COLUMNS))
