@@ -1,6 +1,6 @@
 """What all compiled kernels share: how they are compiled, and the mixing of 64-bit words.
 
-Kernels release the interpreter lock and keep their machine code beside the source (or in numba's own
+Kernels release the interpreter lock (but for ``brief`` ones) and keep their machine code beside the source (or in numba's own
 cache directory), so that only the first process of a machine compiles.
 """
 
@@ -51,10 +51,19 @@ _DIGEST = _digest_of_kernels()
 
 def compiled(function: Kernel) -> Kernel:
     """The function as machine code, cached on disk; integers wrap, nothing checks bounds."""
+    return _as_kernel(function, nogil=True)
+
+
+def brief(function: Kernel) -> Kernel:
+    """The same for what is done in less time than it takes to get the interpreter lock again: it is kept."""
+    return _as_kernel(function, nogil=False)
+
+
+def _as_kernel(function: Kernel, *, nogil: bool) -> Kernel:
     try:
-        kernel = njit(cache=True, nogil=True, error_model="numpy")(function)
+        kernel = njit(cache=True, nogil=nogil, error_model="numpy")(function)
     except RuntimeError:  # no directory to cache in
-        return cast(Kernel, njit(nogil=True, error_model="numpy")(function))
+        return cast(Kernel, njit(nogil=nogil, error_model="numpy")(function))
     # numba would look only at the age of the kernel's own file, not at those of the parts inlined into it
     if _DIGEST:
         kernel._cache._cache_file._source_stamp = _DIGEST

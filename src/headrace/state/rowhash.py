@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from headrace.state.compiled import I64, U64, compiled, mixed
+from headrace.state.compiled import I64, U64, brief, compiled, mixed
 
 _COMBINE = np.uint64(0x9FB21C651E98DF25)
 _STAMP_ONE, _STAMP_TWO = np.uint64(0xD6E8FEB86659FD93), np.uint64(0xA5CB9243F0A2C3F1)
@@ -28,7 +28,7 @@ def combine_hashes(hashes: U64, more: U64) -> None:
         hashes[i] = mixed(hashes[i] * _COMBINE + more[i])
 
 
-@compiled
+@brief
 def stamp_words(stamps: U64, words: U64) -> None:
     """Two stamps of each row so far, with one more column: cheap, and different enough for sums of ``finish_stamps``."""
     for i in range(len(words)):
@@ -36,7 +36,7 @@ def stamp_words(stamps: U64, words: U64) -> None:
         stamps[i, 0], stamps[i, 1] = one ^ (one >> _32), two ^ (two >> _29)
 
 
-@compiled
+@brief
 def finish_stamps(stamps: U64) -> None:
     """All columns are in: every bit of the row reaches every bit of both stamps."""
     for i in range(len(stamps)):
@@ -71,14 +71,21 @@ def places_by_slice(rows: I64, slices: npt.NDArray[np.uint16], starts: I64, plac
         at[slice] += 1
 
 
-@compiled
+@brief
+def gather_words(words: npt.NDArray[Any], rows: I64, out: npt.NDArray[Any]) -> None:
+    """The words of some rows."""
+    for i in range(len(rows)):
+        out[i] = words[rows[i]]
+
+
+@brief
 def scatter_words(words: npt.NDArray[Any], places: I64, out: npt.NDArray[Any]) -> None:
     """Words at their places."""
     for i in range(len(words)):
         out[places[i]] = words[i]
 
 
-@compiled
+@brief
 def restamp(rows: I64, slices: npt.NDArray[np.uint16], stamps: U64, stored: U64, sums: U64) -> None:
     """Rows have new stamps: they take the place of those that are stored, and ``sums`` has by how much each slice's change."""
     for i in range(len(rows)):

@@ -10,7 +10,15 @@ from headrace.state.hashing import row_stamps, slices_of
 from headrace.state.index.choosing import DistinctKeys
 from headrace.state.index.keyindex import KeyIndex
 from headrace.state.index.policies import FREQUENT
-from headrace.state.rowhash import last_of_each, places_by_slice, restamp, rows_of_slices, rows_where, scatter_words
+from headrace.state.rowhash import (
+    gather_words,
+    last_of_each,
+    places_by_slice,
+    restamp,
+    rows_of_slices,
+    rows_where,
+    scatter_words,
+)
 from headrace.state.spill.blocks import whole_words
 from headrace.state.spill.buckets import bucket_of
 from headrace.state.spill.rowwords import RowWords
@@ -41,6 +49,7 @@ def warm() -> None:
     stamps, slices = row_stamps(batch), slices_of(batch.columns, 2)
     all_of_them, rows, places = np.ones(_ROWS, bool), np.empty(_ROWS, np.int64), np.empty(_ROWS, np.int64)
     rows_where(all_of_them, rows)
+    gather_words(read_only(stamps[:, 0]), read_only(rows), np.empty(_ROWS, np.uint64))
     places_by_slice(rows, slices, np.empty(3, np.int64), places)
     restamp(rows, slices, stamps, stamps.copy(), np.zeros((2, 2), np.uint64))
     for dtype in (np.uint32, np.uint64):

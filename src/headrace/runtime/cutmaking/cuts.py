@@ -104,11 +104,12 @@ class Cuts:
                 operator.on_cut(end=end)
         yield from self._outlet.cut(token, end=end, tables=tables)
         self._letters.write(now)  # last: combining before the shuffle can skip records too
-        self._set_aside(began_us)
+        hand_over = self._set_aside(began_us)
         if (table := tables.get(self._stage)) is not None:
             self._change_hands(token, table)
         self._control.tell(Aligned(self._stage, self._index, token))
         self._intake.made(token)
+        hand_over()  # last: who writes would take the interpreter from who has to tell others
 
     def final(self, final: Final) -> None:
         """What slices are that a cut gave to this subtask. If they were adopted before, nobody has heard of it."""
@@ -151,7 +152,8 @@ class Cuts:
         if self._arrivals is not None:
             self._arrivals.close()
 
-    def _set_aside(self, began_us: int) -> None:
+    def _set_aside(self, began_us: int) -> Callable[[], None]:
+        """What was sent, taken in and changed since the last cut; hands it over when called."""
         sent, consumed = self._outlet.take_counts(), self._intake.take_counts()
         swapped, now = self._swapped(), now_us()
         closing = [close for sink in self._sinks if (close := sink.hand_over()) is not None]
@@ -176,7 +178,7 @@ class Cuts:
         )
         self.next = self.next.by.cut(self.next.cut + 1)
         self._open_sinks()
-        self.handover.cut(draft, swapped, closing, now, self._stem())
+        return lambda: self.handover.cut(draft, swapped, closing, now, self._stem())
 
     def _change_hands(self, token: Token, table: Table) -> None:
         """What is another's from this cut on is forgotten; what is ours is waited for."""

@@ -18,6 +18,8 @@ import pyarrow.compute as pc
 
 from headrace.errors import SchemaError
 from headrace.graph.reduction import Aggregate, Reducer, UserReducer
+from headrace.state.compiled import read_only
+from headrace.state.rowhash import gather_words
 from headrace.state.table.entries import ENTRY_KINDS, Entries
 from headrace.state.table.userstates import Guard, UserState
 
@@ -95,6 +97,13 @@ def is_number(kind: pa.DataType) -> bool:
 
 def is_fixed_width(kind: pa.DataType) -> bool:
     return bool(is_number(kind) and not pa.types.is_decimal(kind)) or bool(pa.types.is_temporal(kind))
+
+
+def _taken(array: npt.NDArray[Any], rows: Rows) -> npt.NDArray[Any]:
+    """Values of eight bytes of some rows."""
+    taken = np.empty(len(rows), np.uint64)
+    gather_words(read_only(array.view(np.uint64)), read_only(rows), taken)
+    return taken.view(array.dtype)
 
 
 class Numeric:
@@ -176,7 +185,7 @@ class Numeric:
                 ufunc.at(array, rows, column.to_numpy(zero_copy_only=False))
 
     def export(self, rows: Rows) -> list[pa.Array]:
-        return [pa.array(array[rows]) for array in self._arrays]
+        return [pa.array(_taken(array, rows)) for array in self._arrays]
 
     def finalize(self, rows: Rows) -> pa.Array:
         n = self._arrays[-1][rows]
