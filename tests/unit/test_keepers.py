@@ -214,6 +214,8 @@ class Kept:
     def __init__(self) -> None:
         self.loaded: list[int] = []
 
+    def expect(self, rows: int) -> None: ...
+
     def load(self, slice: int, image: Any, digest: Any) -> None:
         self.loaded.append(slice)
 
