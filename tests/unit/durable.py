@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.state.durable.changes import ZERO_DIGEST, Change, digest_of, id_batch, no_ids, with_ids
+from headrace.state.durable.changes import ZERO_DIGEST, Change, digest_of, id_batch, merge_chain, no_ids, with_ids
 from headrace.state.durable.loading import read_slice
 from headrace.state.durable.manifest import Manifest, Rewrite, next_manifest
 from headrace.state.durable.segments import StoredChange, write_segment
@@ -120,3 +120,30 @@ def rows(image: Image) -> pa.RecordBatch:
     batch = pa.record_batch({"n": pa.array([*image], pa.int64()), "v": pa.array([*image.values()], pa.int64())})
     ids = np.array([*image], np.uint64)
     return with_ids(batch, (ids, ids))
+
+
+class Chains:
+    """What a driver keeps of a step: each slice's changes, in order."""
+
+    def __init__(self) -> None:
+        self.changes: dict[int, list[Change]] = {}
+
+    def take(self, changes: list[Change]) -> None:
+        for change in changes:
+            chain = self.changes.setdefault(change.slice, [])
+            assert change.parent == (chain[-1].digest if chain else ZERO_DIGEST), "it does not follow the one before"
+            chain.append(change)
+
+    def images(self) -> list[tuple[int, pa.RecordBatch, tuple[int, int]]]:
+        found = []
+        for slice, changes in self.changes.items():
+            image = merge_chain([c.puts for c in changes], [c.deletes for c in changes])
+            assert digest_of(image) == changes[-1].digest, "base and changes do not have the owner's digest"
+            found.append((slice, image, changes[-1].digest))
+        return found
+
+    def compact(self) -> None:
+        """Replace each chain by one block, as the compactor does."""
+        for slice, image, digest in self.images():
+            empty = merge_chain([image.slice(0, 0)], [image.select(["__id0", "__id1"]).slice(0, 0)])
+            self.changes[slice] = [Change(slice, image, empty.select(["__id0", "__id1"]), digest, digest)]

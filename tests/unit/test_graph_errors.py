@@ -128,7 +128,7 @@ CASES: dict[str, tuple[Callable[[hr.Job, hr.Stream], Any], type[HeadraceError], 
     ),
     "state for another step": (
         lambda j, s: s.key_by("k").reduce(name="r", state={"seen": hr.value()}, n=hr.count()), GraphError,
-        ["'r'", "state={'seen': 'value'}", "hr.keep(memory='64 MB')"],
+        ["'r'", "state={'seen': hr.value()}", "hr.keep(memory='64 MB')"],
     ),
     "state of a reduce": (
         lambda j, s: s.key_by("k").process(print, state=hr.keep(), name="p"), GraphError, ["'p'", "{'seen': hr.value()}"]

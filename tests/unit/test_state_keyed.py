@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from durable import Chains
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from headrace.errors import StateError
-from headrace.state.durable.changes import ZERO_DIGEST, Change, digest_of, merge_chain
 from headrace.state.durable.segments import read_block, write_segment
 from headrace.state.durable.storage import LocalStorage
 from headrace.state.stores.joinrows import RowStore
@@ -24,33 +24,6 @@ SLICES = 3
 
 def slices_of(keys: list[Any]) -> list[int]:
     return [len(repr(key)) % SLICES for key in keys]
-
-
-class Chains:
-    """What a driver keeps of a step: each slice's changes, in order."""
-
-    def __init__(self) -> None:
-        self.changes: dict[int, list[Change]] = {}
-
-    def take(self, changes: list[Change]) -> None:
-        for change in changes:
-            chain = self.changes.setdefault(change.slice, [])
-            assert change.parent == (chain[-1].digest if chain else ZERO_DIGEST), "it does not follow the one before"
-            chain.append(change)
-
-    def images(self) -> list[tuple[int, pa.RecordBatch, tuple[int, int]]]:
-        found = []
-        for slice, changes in self.changes.items():
-            image = merge_chain([c.puts for c in changes], [c.deletes for c in changes])
-            assert digest_of(image) == changes[-1].digest, "base and changes do not have the owner's digest"
-            found.append((slice, image, changes[-1].digest))
-        return found
-
-    def compact(self) -> None:
-        """Replace each chain by one block, as the compactor does."""
-        for slice, image, digest in self.images():
-            empty = merge_chain([image.slice(0, 0)], [image.select(["__id0", "__id1"]).slice(0, 0)])
-            self.changes[slice] = [Change(slice, image, empty.select(["__id0", "__id1"]), digest, digest)]
 
 
 NAMES = st.sampled_from(["v", "m"])

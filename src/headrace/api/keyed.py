@@ -10,10 +10,11 @@ from headrace.api.options import STEP_DEFAULTS, Latency, ParallelismLike, StepSe
 from headrace.api.reducing import AtLeast, ReduceState, check_columns, check_groups, merged_columns, own_columns
 from headrace.config import spelled_out
 from headrace.errors import GraphError
-from headrace.graph.nodes import JoinHow, JoinNode, OnError, ProcessNode, ReduceNode, Shed, StateKind
+from headrace.graph.nodes import DeclaredState, JoinHow, JoinNode, OnError, ProcessNode, ReduceNode, Shed, StateKind
 from headrace.graph.reduction import Reducer
 from headrace.graph.windowing import Window
 from headrace.schemas import SchemaLike
+from headrace.units import Duration, duration_us
 
 if TYPE_CHECKING:
     from headrace.api.job import Job
@@ -95,7 +96,7 @@ class KeyedStream:
         self,
         fn: Callable[..., Any],
         *,
-        state: Mapping[str, StateKind] | None = None,
+        state: Mapping[str, DeclaredState] | None = None,
         on_timer: Callable[..., Any] | None = None,
         name: str | None = None,
         **options: Unpack[StepSettings],
@@ -116,7 +117,7 @@ class KeyedStream:
         if not isinstance(state or {}, Mapping):
             raise GraphError(f"process {name!r}: state= declares states by name, such as {{'seen': hr.value()}}")
         for what, kind in (state or {}).items():
-            if kind not in get_args(StateKind):
+            if not isinstance(kind, DeclaredState):
                 raise GraphError(f"process {name!r}: state {what!r} must be hr.value(), hr.queue() or hr.mapping()")
         node = ProcessNode(
             name, self.keys, fn, tuple((state or {}).items()), (self.name,), on_timer, step_options(name, options)
@@ -162,16 +163,34 @@ def same_job(one: Stream | KeyedStream, other: Stream | KeyedStream) -> None:
         raise GraphError(f"{one.name!r} and {other.name!r} belong to different jobs; build both on one hr.Job")
 
 
-def value() -> StateKind:
-    """One value per key: ``get() set(v) delete()``."""
-    return "value"
+def value(*, ttl: Duration | None = None) -> DeclaredState:
+    """One value per key: ``get() set(v) delete()``.
+
+    With ``ttl="1 day"`` a record (or timer) finds what was set less than a day before it, by the time of records; older
+    state is deleted, and so is that of keys of which nothing more comes. Reading does not make it last longer.
+
+    >>> value(ttl="1 day").ttl_us
+    86400000000
+    """
+    return _declared("value", ttl)
 
 
-def queue() -> StateKind:
-    """A first-in first-out queue per key: ``append(v) popleft() peek() len() iter()``."""
-    return "queue"
+def queue(*, ttl: Duration | None = None) -> DeclaredState:
+    """A first-in first-out queue per key: ``append(v) popleft() peek() len() iter()``; with ``ttl`` each element expires."""
+    return _declared("queue", ttl)
 
 
-def mapping() -> StateKind:
-    """A dictionary per key: ``get(k) set(k, v) delete(k) items() len()``."""
-    return "mapping"
+def mapping(*, ttl: Duration | None = None) -> DeclaredState:
+    """A dictionary per key: ``get(k) set(k, v) delete(k) items() len()``; with ``ttl`` each item expires by itself, and they
+    are in the order in which they were last set.
+    """
+    return _declared("mapping", ttl)
+
+
+def _declared(kind: StateKind, ttl: Duration | None) -> DeclaredState:
+    if ttl is None:
+        return DeclaredState(kind)
+    ttl_us = duration_us(ttl, "ttl")
+    if ttl_us < 1:
+        raise GraphError(f"hr.{kind}: ttl={ttl!r} must be more than zero; leave it out to keep state for ever")
+    return DeclaredState(kind, ttl_us)

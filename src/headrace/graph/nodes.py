@@ -127,12 +127,23 @@ class PaneNode:
         return ReduceNode(self.name, self.keys, window, self.reducers, self.inputs, options=self.options)
 
 
+@dataclass(frozen=True, slots=True, repr=False)
+class DeclaredState:
+    """A state that a process step has for each key; ``ttl_us``: how long what is set in it lasts, None is for ever."""
+
+    kind: StateKind
+    ttl_us: int | None = None
+
+    def __repr__(self) -> str:
+        return f"hr.{self.kind}({f'ttl={self.ttl_us / 1e6:g}' if self.ttl_us else ''})"
+
+
 @dataclass(frozen=True, slots=True)
 class ProcessNode:
     name: str
     keys: tuple[str, ...]
     fn: Callable[..., Any]
-    state: tuple[tuple[str, StateKind], ...]
+    state: tuple[tuple[str, DeclaredState], ...]
     inputs: tuple[str, ...]
     on_timer: Callable[..., Any] | None = None
     options: StepOptions = StepOptions()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.graph.nodes import Graph
+from headrace.graph.nodes import Graph, SourceNode
 
 
 def reachable(graph: Graph, start: str) -> set[str]:
@@ -14,6 +14,11 @@ def reachable(graph: Graph, start: str) -> set[str]:
                 seen.add(node.name)
                 todo.append(node.name)
     return seen
+
+
+def sources_of(graph: Graph, step: str) -> list[SourceNode]:
+    """The sources whose records reach a step."""
+    return [node for node in graph.nodes if isinstance(node, SourceNode) and step in reachable(graph, node.name)]
 
 
 def bound_through(graph: Graph, step: str) -> int | None:

@@ -15,6 +15,7 @@ from headrace.graph.nodes import (
     TransformNode,
 )
 from headrace.graph.stages import Layout
+from headrace.units import in_words
 
 
 def render(graph: Graph, layout: Layout) -> str:
@@ -64,7 +65,8 @@ def describe(node: Node) -> str:
             what = ", ".join(reducer.describe() for _, reducer in node.reducers)
             return f"panes of {node.pane_us / 1e6:g} s by {', '.join(node.keys)}: {what}"
         case ProcessNode():
-            return f"process by {', '.join(node.keys)}, state {', '.join(n for n, _ in node.state) or 'none'}"
+            kept = {name: f" for {in_words(state.ttl_us / 1e6)}" if state.ttl_us else "" for name, state in node.state}
+            return f"process by {', '.join(node.keys)}, state {', '.join(map(''.join, kept.items())) or 'none'}"
         case JoinNode():
             return f"{node.how} join by {', '.join(node.keys)} over {node.window.describe()}"
         case _:

@@ -6,7 +6,7 @@ from headrace.errors import GraphError
 from headrace.graph.combining import check_combine
 from headrace.graph.memory import check_memory
 from headrace.graph.nodes import Graph, JoinNode, Node, ReduceNode, SinkNode, SourceNode, is_keyed
-from headrace.graph.paths import bound_through, reachable
+from headrace.graph.paths import bound_through, reachable, sources_of
 from headrace.graph.reduction import Aggregate, UserReducer
 from headrace.graph.windowing import CountWindow, SessionWindow, TimeWindow, WholeInput
 
@@ -81,7 +81,7 @@ def _check_windows(graph: Graph, node: Node) -> None:
     if isinstance(window, (CountWindow, SessionWindow, WholeInput)) and window.versioned:
         raise GraphError(f"step {node.name!r}: hr.versioned takes a tumbling or sliding window")
     if isinstance(window, (TimeWindow, SessionWindow)):
-        for source in _sources_of(graph, node):
+        for source in sources_of(graph, node.name):
             if source.event_time is None and not _keeps_time(graph, source, node):
                 raise GraphError(
                     f"step {node.name!r} has an event-time window, but source {source.name!r} has no event time; "
@@ -144,7 +144,3 @@ def _timeless_before(graph: Graph, node: Node) -> list[ReduceNode]:
         if isinstance(n, ReduceNode) and n is not node and isinstance(n.window, (WholeInput, type(None)))
         and node.name in reachable(graph, n.name)
     ]  # fmt: skip
-
-
-def _sources_of(graph: Graph, node: Node) -> list[SourceNode]:
-    return [n for n in graph.nodes if isinstance(n, SourceNode) and node.name in reachable(graph, n.name)]

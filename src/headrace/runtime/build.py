@@ -18,6 +18,7 @@ from headrace.graph.nodes import (
     SourceNode,
     TransformNode,
 )
+from headrace.graph.paths import sources_of
 from headrace.graph.windowing import TimeWindow, WholeInput
 from headrace.runtime.operators.joins import Join
 from headrace.runtime.operators.operator import Operator
@@ -105,7 +106,8 @@ def build_operator(plan: JobPlan, node: Node, guard: Guard) -> Operator:
             return SharedPanes(node.table, plan.schema_into(node.name), guard, Place(slices), readers)
         case ProcessNode():
             schema, out = plan.schema_into(node.name), plan.schemas[node.name]
-            return Process(node, schema, out, guard, slices, debug=settings.debug_state)
+            timeless = all(source.event_time is None for source in sources_of(plan.graph, node.name))
+            return Process(node, schema, out, guard, slices, timeless=timeless, debug=settings.debug_state)
         case JoinNode():
             sides = plan.schema_into(node.name, 0), plan.schema_into(node.name, 1)
             return Join(node, sides, plan.schemas[node.name], slices)

@@ -1,7 +1,7 @@
 """The identity of a job: what each step's state depends on, in words that can be compared and shown.
 
 A step's *facts* say what the rows of its state mean. What may change on a checkpoint is not among them: functions,
-lateness, memory within a bound, the kind of outer join, how long versions are kept.
+lateness, memory within a bound, the kind of outer join, how long versions and states are kept.
 """
 
 from __future__ import annotations
@@ -139,7 +139,8 @@ def _step(plan: JobPlan, node: Node) -> Step:
             return Step("panes", columns, facts, {"used": _used(node, plan.schema_into(node.name))}, readers=readers)
         case ProcessNode():
             used = _used(node, plan.schema_into(node.name))
-            return Step("process", columns, {"key": _listed(node.keys)}, {"used": used}, dict(node.state))
+            states: dict[str, str] = {name: declared.kind for name, declared in node.state}
+            return Step("process", columns, {"key": _listed(node.keys)}, {"used": used}, states)
         case JoinNode():
             facts = {"key": _listed(node.keys), "window": _in_words(node.window)}
             left, right = (_typed(plan.schema_into(node.name, port)) for port in (0, 1))

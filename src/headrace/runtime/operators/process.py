@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.errors import SchemaError, StateError
-from headrace.graph.nodes import ProcessNode, StateKind
-from headrace.graph.windowing import FOREVER_US
+from headrace.graph.nodes import DeclaredState, ProcessNode, StateKind
+from headrace.graph.windowing import FOREVER_US, NEVER_US
 from headrace.runtime.batch import Batch
 from headrace.runtime.operators.operator import Operator
 from headrace.runtime.operators.transforms import to_records
@@ -28,6 +28,8 @@ from headrace.units import Duration, duration_us
 ClockKind = Literal["event", "processing"]
 _CLOCKS: tuple[ClockKind, ...] = ("event", "processing")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_UNDER_WAY_US = 10_000_000
+"""Records that were read so long ago have come, so state that had expired by then is not looked for any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,12 +136,12 @@ class KeyState:
 
     def __getitem__(self, name: str) -> Any:
         operator = self._operator
-        kind = operator.declared.get(name)
-        if kind is None:
+        declared = operator.declared.get(name)
+        if declared is None:
             raise StateError(
                 f"step {operator.name!r} has no state {name!r}; declare it: state={{{name!r}: hr.value()}}"
             )
-        return _KINDS[kind](operator.store, name, self.key)
+        return _KINDS[declared.kind](operator.store, name, self.key)
 
     def timer(
         self,
@@ -166,10 +168,22 @@ class KeyState:
 
 
 class Process(Operator):
-    """Calls the user's function record by record, in the order of arrival."""
+    """Calls the user's function record by record, in the order of arrival.
+
+    State that has a time to live expires by the time of records and event timers. ``timeless``: no source has an event
+    time, so a record's time is when it was read, and time goes on although no watermark says so.
+    """
 
     def __init__(
-        self, node: ProcessNode, schema: pa.Schema, out: pa.Schema, guard: Guard, slices: int, *, debug: bool
+        self,
+        node: ProcessNode,
+        schema: pa.Schema,
+        out: pa.Schema,
+        guard: Guard,
+        slices: int,
+        *,
+        debug: bool,
+        timeless: bool = False,
     ) -> None:
         super().__init__(node.name)
         for key in node.keys:
@@ -177,11 +191,17 @@ class Process(Operator):
                 raise SchemaError(f"step {node.name!r}: key column {key!r} is not among {', '.join(schema.names)}")
             check_key_type(key, schema.field(key).type, node.name)
         self._node, self._out, self._guard = node, out, guard
-        self.declared: Mapping[str, StateKind] = dict(node.state)
+        self._timeless = timeless
+        self.declared: Mapping[str, DeclaredState] = dict(node.state)
         fields = [schema.field(key) for key in node.keys]
         self.store = KeyedStore(
-            node.name, lambda keys: slices_of(key_arrays(keys, fields), slices).tolist(), debug=debug
+            node.name,
+            lambda keys: slices_of(key_arrays(keys, fields), slices).tolist(),
+            ttl_us={name: declared.ttl_us for name, declared in node.state if declared.ttl_us is not None},
+            debug=debug,
         )
+        self._expiry = self.store.expiry
+        self._expiring = False
         self._timers: dict[ClockKind, list[tuple[int, str, int, Key]]] = {"event": [], "processing": []}
         self._serial = 0
         self._state = KeyState(self)
@@ -205,11 +225,13 @@ class Process(Operator):
     def on_batch(self, port: int, batch: Batch) -> None:
         codes, keys = key_codes([batch.records.column(key) for key in self._node.keys])
         state, fn, out = self._state, self._node.fn, self._rows.append
-        late = batch.late
+        late, expiry = batch.late, self._expiry
         origin: list[int] = []
         for i, (record, code, at_us) in enumerate(zip(batch.records.to_pylist(), codes.tolist(), batch.times.tolist())):
             state.key, state.time = keys[code], _EPOCH + timedelta(microseconds=at_us)
-            state.late = late is not None and at_us < int(late[i])
+            reached_us = int(late[i]) if late is not None else at_us
+            state.late = at_us < reached_us
+            expiry.at(max(at_us, reached_us))
             before = len(self._rows)
             try:
                 fn(record, state, out)
@@ -225,13 +247,17 @@ class Process(Operator):
         self._fire("event", watermark_us)
         if watermark_us >= FOREVER_US:
             self._fire("processing", FOREVER_US)
+        self._expire(watermark_us)
 
     def on_clock(self, now_us: int) -> None:
         self.now_us = now_us
         self._fire("processing", now_us)
+        self._expire(now_us - _UNDER_WAY_US if self._timeless else self.watermark_us)
 
     def next_clock_us(self) -> int | None:
         timers = self._timers["processing"]
+        if self._expiring:
+            return self.now_us
         return timers[0][0] if timers else None
 
     def set_timer(self, clock: ClockKind, key: Key, tag: str, at_us: int) -> None:
@@ -241,6 +267,11 @@ class Process(Operator):
     def _push(self, clock: ClockKind, key: Key, tag: str, at_us: int) -> None:
         self._serial += 1  # keys need not be comparable
         heapq.heappush(self._timers[clock], (at_us, tag, self._serial, key))
+
+    def _expire(self, until_us: int) -> None:
+        """Delete some of what nobody may see after all that was due until then has been done."""
+        self._expiry.reach(until_us)
+        self._expiring = self.store.expire()
 
     def _fire(self, clock: ClockKind, until_us: int) -> None:
         timers = self._timers[clock]
@@ -255,6 +286,7 @@ class Process(Operator):
                 continue
             at = _EPOCH + timedelta(microseconds=at_us)
             self._state.key, self._state.time, self._state.late = key, at, False
+            self._expiry.at(at_us if clock == "event" or self._timeless else NEVER_US)
             try:
                 self._node.on_timer(Timer(key, at, tag, clock), self._state, self._rows.append)
             except Exception as error:

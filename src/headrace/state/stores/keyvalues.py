@@ -4,12 +4,15 @@ Everything is one flat set of entries ``(name, key, sub) → value``: a queue's 
 mapping's items are entries of their own, so an append to a long queue changes one entry, not the
 queue. Values are plain data; what is read must be ``set`` again to change. Keys and sub-keys are
 told apart by their stored bytes, so that an entry is the same one before and after a restore.
+
+Entries of names that have a time to live are gone for whoever finds them expired, and for all who come after
+(``expiry``); those that nobody looks for are deleted by ``expire``, some at a time.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -34,6 +37,7 @@ from headrace.state.durable.changes import (
 )
 from headrace.state.grouping import Key
 from headrace.state.plain import pack, unpack
+from headrace.state.stores.expiry import Expiry, Flat, date_of, dated, undated
 
 _SCHEMA = pa.schema(
     [("name", pa.string()), ("key", pa.binary()), ("sub", pa.binary()), ("value", pa.binary()), ("place", pa.int64())]
@@ -43,7 +47,6 @@ _NO_SUBS: OrderedDict[bytes, None] = OrderedDict()
 _ENTRY_BYTES = 400
 """What an entry takes, roughly: its place in the dictionary, three small byte strings, two tuples. Long values take
 more; counting them would cost time at every change."""
-Flat = tuple[str, bytes, bytes]
 Entry = tuple[bytes, int]
 """A value's bytes, and its place among the entries of its name and key: the order in which they came."""
 
@@ -51,7 +54,14 @@ Entry = tuple[bytes, int]
 class KeyedStore:
     """Flat entries by slice, kept as bytes: what a user changes in place cannot leak into state."""
 
-    def __init__(self, step: str, slices_of: Callable[[list[Key]], list[int]], *, debug: bool = False) -> None:
+    def __init__(
+        self,
+        step: str,
+        slices_of: Callable[[list[Key]], list[int]],
+        *,
+        ttl_us: Mapping[str, int] | None = None,
+        debug: bool = False,
+    ) -> None:
         self._step, self._slices_of, self._debug = step, slices_of, debug
         self._entries: dict[Flat, Entry] = {}
         self._before: dict[Flat, Entry | None] = {}
@@ -61,13 +71,15 @@ class KeyedStore:
         self._digests: dict[int, Digest] = {}
         self._lent: dict[Flat, Any] = {}
         self._key: tuple[Key, bytes] = (None, _NO_SUB)
+        self.expiry = Expiry(ttl_us or {})
+        self._mortal = self.expiry.ttl_us
 
     def get(self, name: str, key: Key, sub: Any = None, default: Any = None) -> Any:
         flat = self._flat(name, key, sub)
         entry = self._entries.get(flat)
-        if entry is None:
+        if entry is None or (name in self._mortal and self._forgotten(flat, entry)):
             return default
-        value = unpack(entry[0])
+        value = unpack(undated(entry[0]))
         if self._debug:
             self._lent[flat] = value
         return value
@@ -76,46 +88,48 @@ class KeyedStore:
         flat = self._flat(name, key, sub)
         packed = pack(value, f"step {self._step!r}, state {name!r}")
         old = self._entries.get(flat)
-        self._before.setdefault(flat, old)
-        self._dirty_bytes += len(packed) + len(flat[1]) + len(flat[2])
-        self._lent.pop(flat, None)
-        if sub is None:
-            self._entries[flat] = (packed, 0)
-            return
-        subs = self._subs.setdefault(flat[:2], OrderedDict())
-        if old is not None:
-            place = old[1]
-        else:
-            place = self._entries[*flat[:2], next(reversed(subs))][1] + 1 if subs else 0
-            subs[flat[2]] = None
-        self._entries[flat] = (packed, place)
+        if name in self._mortal:
+            if old is not None and (sub is not None or self.expiry.over(name, old[0])):
+                self._drop(flat, old)  # the last of its queue or mapping again: what expires first is in front
+                old = None
+            packed = self._dated(flat, packed)
+        self._put(flat, old, packed)
 
     def delete(self, name: str, key: Key, sub: Any = None) -> bool:
         flat = self._flat(name, key, sub)
-        entry = self._entries.pop(flat, None)
-        if entry is None:
+        entry = self._entries.get(flat)
+        if entry is None or (name in self._mortal and self._forgotten(flat, entry)):
             return False
-        self._before.setdefault(flat, entry)
-        self._dirty_bytes += ID_BYTES
-        self._lent.pop(flat, None)
-        if sub is not None:
-            subs = self._subs[flat[:2]]
-            del subs[flat[2]]
-            if not subs:
-                del self._subs[flat[:2]]
+        self._drop(flat, entry)
         return True
 
+    def expire(self) -> bool:
+        """Delete some of what has expired; whether there is more of it.
+
+        What has no date, since the state had no time to live when it was set, counts as set by now.
+        """
+        for flat, at_us in self.expiry.without_date():
+            entry = self._entries[flat]
+            self._put(flat, entry, dated(entry[0], at_us))
+        for flat in self.expiry.expired():
+            self._drop(flat, self._entries[flat])
+        return self.expiry.waiting
+
     def subs(self, name: str, key: Key) -> list[Any]:
-        """The sub-keys of a queue or mapping, oldest first."""
+        """The sub-keys of a mapping, or of what is left of a queue, oldest first."""
+        self._forget_some(name, key)
         return [unpack(sub) for sub in self._subs_of(name, key)]
 
     def count(self, name: str, key: Key) -> int:
+        self._forget_some(name, key)
         return len(self._subs_of(name, key))
 
     def first_sub(self, name: str, key: Key) -> Any:
+        self._forget_some(name, key)
         return unpack(next(iter(self._subs_of(name, key)), _NO_SUB))
 
     def last_sub(self, name: str, key: Key) -> Any:
+        self._forget_some(name, key)
         return unpack(next(reversed(self._subs_of(name, key)), _NO_SUB))
 
     def all_of(self, name: str) -> Iterator[tuple[Key, Any, Any]]:
@@ -156,12 +170,16 @@ class KeyedStore:
             self._entries[name, key, sub] = (value, place)
             if sub != _NO_SUB:
                 self._subs.setdefault((name, key), OrderedDict())[sub] = None
+            if name in self._mortal:
+                self.expiry.add((name, key, sub), value)
 
     def give_away(self, slices: frozenset[int]) -> None:
         keys = list({flat[1]: None for flat in self._entries})
         gone = {key for key, slice in zip(keys, self._slices_of_packed(keys)) if slice in slices}
         for flat in [flat for flat in self._entries if flat[1] in gone]:
-            del self._entries[flat]
+            stored, _ = self._entries.pop(flat)
+            if flat[0] in self._mortal:
+                self.expiry.remove(flat, stored)
         for name_key in [name_key for name_key in self._subs if name_key[1] in gone]:
             del self._subs[name_key]
 
@@ -172,6 +190,61 @@ class KeyedStore:
         for (key, sub, value), slice in zip(found, of):
             if slice in slices:
                 yield unpack(key), unpack(sub), unpack(value)
+
+    def _put(self, flat: Flat, old: Entry | None, stored: bytes) -> None:
+        self._before.setdefault(flat, old)
+        self._dirty_bytes += len(stored) + len(flat[1]) + len(flat[2])
+        self._lent.pop(flat, None)
+        if flat[0] in self._mortal:
+            if old is not None:
+                self.expiry.remove(flat, old[0])
+            self.expiry.add(flat, stored)
+        if flat[2] == _NO_SUB:
+            self._entries[flat] = (stored, 0)
+            return
+        subs = self._subs.setdefault(flat[:2], OrderedDict())
+        if old is not None:
+            place = old[1]
+        else:
+            place = self._entries[*flat[:2], next(reversed(subs))][1] + 1 if subs else 0
+            subs[flat[2]] = None
+        self._entries[flat] = (stored, place)
+
+    def _drop(self, flat: Flat, entry: Entry) -> None:
+        del self._entries[flat]
+        self._before.setdefault(flat, entry)
+        self._dirty_bytes += ID_BYTES
+        self._lent.pop(flat, None)
+        if flat[0] in self._mortal:
+            self.expiry.remove(flat, entry[0])
+        if flat[2] != _NO_SUB:
+            subs = self._subs[flat[:2]]
+            del subs[flat[2]]
+            if not subs:
+                del self._subs[flat[:2]]
+
+    def _dated(self, flat: Flat, packed: bytes) -> bytes:
+        """A value with the date of now, or that of its queue's or mapping's last one: one that is set out of order lives as
+        long as what it stands behind.
+        """
+        at_us = self.expiry.now_us
+        if flat[2] != _NO_SUB and (subs := self._subs.get(flat[:2])):
+            at_us = max(at_us, date_of(self._entries[*flat[:2], next(reversed(subs))][0]) or at_us)
+        return dated(packed, at_us) if self.expiry.dates else packed
+
+    def _forgotten(self, flat: Flat, entry: Entry) -> bool:
+        """Whether an entry has expired; then it is deleted."""
+        if over := self.expiry.over(flat[0], entry[0]):
+            self._drop(flat, entry)
+        return over
+
+    def _forget_some(self, name: str, key: Key) -> None:
+        """Delete what has expired of a queue or mapping: it is in front."""
+        subs = self._subs_of(name, key) if name in self._mortal else _NO_SUBS
+        while subs:
+            flat = (name, self._packed(key), next(iter(subs)))
+            if not self._forgotten(flat, self._entries[flat]):
+                return
 
     def _flat(self, name: str, key: Key, sub: Any) -> Flat:
         return name, self._packed(key), _NO_SUB if sub is None else pack(sub)
@@ -218,7 +291,7 @@ class KeyedStore:
         """Debug mode: a value that was read, changed in place and not set would be lost."""
         for flat, value in self._lent.items():
             entry, name = self._entries.get(flat), flat[0]
-            if entry is not None and pack(value) != entry[0]:
+            if entry is not None and pack(value) != undated(entry[0]):
                 raise StateError(
                     f"step {self._step!r}: state {name!r} of key {unpack(flat[1])!r} was changed in place without set(); "
                     f"call state[{name!r}].set(value) after changing it"
