@@ -44,6 +44,7 @@ from headrace.connect.replay import replay
 from headrace.connect.sink import Sink
 from headrace.connect.sockets import socket
 from headrace.connect.source import Source
+from headrace.driver.inspection.statetables import read_state
 from headrace.errors import (
     ChannelError,
     ConfigError,
@@ -79,7 +80,7 @@ __all__ = [
     "Stream", "TimeWindow", "UnitError", "UnstableError", "UserCodeError", "WholeInput", "Window",
     "at_least", "callback", "collect", "collect_list", "console", "count", "count_distinct", "count_window", "dataframe",
     "files", "first", "generate", "jsonl", "keep", "last", "mapping", "max", "mean", "min", "parquet", "quantile", "queue",
-    "reducer", "replay", "rows", "run", "session_window", "shed", "sliding", "socket", "start", "sum", "top_k",
+    "read_state", "reducer", "replay", "rows", "run", "session_window", "shed", "sliding", "socket", "start", "sum", "top_k",
     "tumbling", "value", "versioned", "whole_input",
 ]  # fmt: skip
 

@@ -97,7 +97,7 @@ def test_a_job_goes_back_where_no_copy_mends_its_newest_version(
     shown = headrace("state", "show", checkpoint, "--step", "count", "--json")
     assert shown.code == 0
     rows = [row for one in shown.answer["slices"] for row in one["content"]]
-    assert sorted((row["user"], row["n.n"]) for row in rows) == [("u0", 8), ("u1", 8), ("u2", 7), ("u3", 7)]
+    assert sorted((row["user"], row["n"]) for row in rows) == [("u0", 8), ("u1", 8), ("u2", 7), ("u3", 7)]
 
 
 def test_going_back_is_for_the_newest_version_only(headrace: Any, checkpoint: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ def test_ls_lists_versions_with_sizes_and_offsets(headrace, checkpoint):
     text = headrace("state", "ls", checkpoint).out
     assert last["version"] in text
     assert "input ended" in text.splitlines()[-4]
-    assert "{'at': 26}" in text
+    assert "visits, partition 0, goes on from at: 26" in text
 
 
 def test_a_checkpoint_without_a_version_has_nothing_to_show(headrace, tmp_path):
@@ -87,7 +88,7 @@ def test_show_reads_every_slice(headrace, checkpoint):
     seen = {row["key"]: row["value"] for row in content if row["name"] == "seen"}
     assert sorted(seen.values()) == [10, 10, 10, 10]
     counts = [row for one in answer["slices"] if one["step"] == "count" for row in one["content"]]
-    assert {(row["page"], row["n.n"], row["top.state"]) for row in counts} == {
+    assert {(row["page"], row["n"], row["top"]) for row in counts} == {
         ("p0", 14, "p0"), ("p1", 13, "p1"), ("p2", 13, "p2"),
     }  # fmt: skip
 
@@ -135,3 +136,68 @@ def test_looking_changes_nothing(headrace, checkpoint):
     headrace("state", "ls", checkpoint)
     headrace("state", "show", checkpoint)
     assert everything() == before
+
+
+def files_job(inbox: Path) -> hr.Job:
+    def wait(record: dict[str, Any], state: Any, out: Any) -> None:
+        state["seen"].set(record["user"])
+        state.timer(after="1 h")
+
+    made = hr.Job("inbox")
+    source = made.source("inbox", hr.files(inbox), event_time="t")
+    source.key_by("user").process(wait, name="wait", state={"seen": hr.value(ttl="1 day")}, returns={"n": "int"})
+    return made
+
+
+def test_long_offsets_are_counted_and_times_are_readable(headrace, tmp_path):
+    inbox = tmp_path / "inbox"
+    inbox.mkdir()
+    for i in range(20):
+        (inbox / f"visits-{i:02d}.jsonl").write_text(f'{{"user": "u{i}", "t": {1_700_000_000_000 + i}}}\n')
+    run = LocalRun(files_job(inbox), tmp_path / "checkpoint", mode="microbatch", slices=1)
+    try:
+        for _ in range(4):
+            run.batch()
+    finally:
+        run.close()
+    text = headrace("state", "ls", tmp_path / "checkpoint").out
+    assert "(20 entries)" in text.splitlines()[-1]
+    assert ".jsonl" not in text.splitlines()[-1]
+    assert "visits-07.jsonl" in headrace("state", "ls", tmp_path / "checkpoint", "--verbose").out
+    shown = headrace("state", "show", tmp_path / "checkpoint", "--limit", "100").out
+    assert "newest: 2023-11-14T22:13:20.019000+00:00" in shown
+    assert "timer=event  key=u0  tag=  at=2023-11-14T23:13:20+00:00" in shown
+    assert "name=seen  key=u0  value=u0  set_at=2023-11-14T22:13:20+00:00" in shown
+    assert "visits-07.jsonl" not in shown
+    assert "1700000000" not in shown
+
+
+def test_export_writes_what_read_state_gives(headrace, checkpoint, tmp_path):
+    from pyarrow import csv, parquet
+
+    table = hr.read_state(checkpoint, "remember")
+    done = headrace("state", "export", checkpoint, "--step", "remember", "--to", tmp_path / "s.parquet", "--json")
+    assert (done.code, done.answer["rows"], done.answer["columns"]) == (0, 4, ["user", "seen", "pages"])
+    assert parquet.read_table(tmp_path / "s.parquet").equals(table)
+    assert "4 rows of step 'remember' are in" in done.err
+    headrace("state", "export", checkpoint, "--step", "remember", "--to", tmp_path / "s.csv")
+    assert csv.read_csv(tmp_path / "s.csv").column("pages")[0].as_py().startswith('["p')
+    headrace("state", "export", checkpoint, "--step", "remember", "--to", tmp_path / "s.jsonl")
+    lines = headrace("state", "export", checkpoint, "--step", "remember").out
+    assert lines == (tmp_path / "s.jsonl").read_text()
+    assert [json.loads(line) for line in lines.splitlines()] == table.to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--step", "nothing"), "step 'nothing' has no state; steps with state: count, remember, visits"),
+        (("--step", "count", "--to", "state.xls"), "a file ends in .parquet, .csv, .jsonl"),
+        (("--step", "count", "--to", "no/such/place/state.csv"), "there is no directory"),
+        ((), "Missing option '--step'"),
+    ],
+)
+def test_what_cannot_be_exported_is_a_usage_error(headrace, checkpoint, options, words):
+    done = headrace("state", "export", checkpoint, *options)
+    assert done.code == 2
+    assert words in " ".join(done.err.replace("│", " ").split())

@@ -4,30 +4,26 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import msgpack
 import pyarrow as pa
 import typer
 
-from headrace.driver.identity import Identity, known_identity
-from headrace.errors import CorruptionError, HeadraceError
-from headrace.state.durable.changes import ID_COLUMNS
+from headrace.driver.identity import Step
+from headrace.driver.inspection import checkpointview
+from headrace.driver.inspection.checkpointview import Checkpoint
+from headrace.driver.inspection.storedrows import StoredEntry, entries, holds_entries, moment, readable
+from headrace.errors import ConfigError, CorruptionError, HeadraceError
 from headrace.state.durable.loading import read_slice
 from headrace.state.durable.manifest import Manifest, SliceVersion
 from headrace.state.durable.segments import segment_token
-from headrace.state.durable.storage import LocalStorage, Storage
-from headrace.state.durable.versionlog import VersionLog
-from headrace.state.plain import unpack
 
 _SUBTASK = re.compile(r"-s\d\d-(\d{4})-")
 """In a segment's name: the subtask that wrote it."""
-_KEYED_COLUMNS = {"key", "sub", "value"}
-"""The columns of ``state.stores.keyvalues`` that hold packed values; ``name`` says whose they are."""
-_PACKED_SUFFIX = ".state"
-"""Ends the column names of users' reducers, which are packed values too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,28 +42,19 @@ class SliceState:
     cut: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """A checkpoint that is only looked at: no lock is taken and nothing is written."""
-
-    storage: Storage
-    identity: Identity
-
-    @property
-    def log(self) -> VersionLog:
-        return VersionLog(self.storage)
-
-
 def open_checkpoint(path: Path) -> Checkpoint:
     """The checkpoint in a directory; a usage error if there is none, StateError if it is too old to be read."""
-    storage = LocalStorage(path / "headrace")
-    entries = VersionLog(storage).numbers()
-    identity = known_identity(path)
-    if identity is None:
-        if entries:
-            raise CorruptionError(f"{path} has versions, but does not say of which job: its file 'job' is missing")
-        raise typer.BadParameter(f"{path} is not the checkpoint of a Headrace job")
-    return Checkpoint(storage, identity)
+    with refused_as_usage():
+        return checkpointview.open_checkpoint(path)
+
+
+@contextmanager
+def refused_as_usage() -> Iterator[None]:
+    """What a user named and is not there is a usage error of the command."""
+    try:
+        yield
+    except ConfigError as error:
+        raise typer.BadParameter(str(error)) from None
 
 
 def versions_of(checkpoint: Checkpoint) -> list[dict[str, Any]]:
@@ -102,15 +89,15 @@ def offsets_of(checkpoint: Checkpoint, manifest: Manifest) -> dict[str, dict[int
         if checkpoint.identity.partitions(step) is None:
             continue
         try:
-            rows = decoded(read_slice(checkpoint.storage, step, number, version))
-            offset: Any = next((row["value"]["offset"] for row in rows if row["name"] == "position"), None)
+            found = entries(read_slice(checkpoint.storage, step, number, version))
+            offset: Any = next((entry.value["offset"] for entry in found if entry.name == "position"), None)
         except (HeadraceError, LookupError, TypeError) as error:
             offset = str(error)
         offsets.setdefault(step, {})[number] = offset
     return offsets
 
 
-def slices_of(storage: Storage, manifest: Manifest, step: str | None, slice: int | None) -> list[SliceState]:
+def slices_of(checkpoint: Checkpoint, manifest: Manifest, step: str | None, slice: int | None) -> list[SliceState]:
     """The slices of a version, each read and checked; ``step`` and ``slice`` choose some of them."""
     found = []
     for (name, number), version in sorted(manifest.slices.items()):
@@ -118,7 +105,8 @@ def slices_of(storage: Storage, manifest: Manifest, step: str | None, slice: int
             continue
         size = sum(block.length for block in version.blocks)
         try:
-            rows, error = decoded(read_slice(storage, name, number, version)), None
+            image, (owner, _, part) = read_slice(checkpoint.storage, name, number, version), name.partition("#")
+            rows, error = decoded(checkpoint.identity.known(owner), part, image), None
         except CorruptionError as broken:
             rows, error = [], str(broken)
         found.append(SliceState(name, number, len(version.blocks), size, rows, error, *_last_written(version)))
@@ -133,19 +121,25 @@ def _last_written(version: SliceVersion) -> tuple[int | None, int | None]:
     return (int(max(by)[1][1]) if by else None), (max(written)[0] if written else None)
 
 
-def decoded(image: pa.RecordBatch) -> list[dict[str, Any]]:
-    """A slice's rows with packed values unpacked and identities left out."""
-    names = [name for name in image.schema.names if name not in ID_COLUMNS]
-    keyed = _KEYED_COLUMNS if _KEYED_COLUMNS | {"name"} <= set(names) else set()
-    packed = {name for name in names if name in keyed or name.endswith(_PACKED_SUFFIX)}
-    rows: list[dict[str, Any]] = image.select(names).to_pylist()
-    return [{name: _unpacked(v) if name in packed else v for name, v in row.items()} for row in rows]
+def decoded(step: Step | None, part: str, image: pa.RecordBatch) -> list[dict[str, Any]]:
+    """A slice's rows, with times as times and users' values as values."""
+    if holds_entries(image):
+        return [_entry(entry) for entry in entries(image)]
+    rows: list[dict[str, Any]] = readable(step, part, image).to_pylist()
+    return rows
 
 
-def _unpacked(value: bytes | None) -> Any:
-    if value is None:
-        return None
-    try:
-        return unpack(value)
-    except (TypeError, ValueError, HeadraceError, msgpack.UnpackException):
-        return value
+def _entry(entry: StoredEntry) -> dict[str, Any]:
+    if entry.timer is not None:
+        return {"timer": entry.timer, "key": entry.key, "tag": entry.sub, "at": moment(entry.value)}
+    row = {"name": entry.name, "key": entry.key}
+    if entry.sub is not None:
+        row["item"] = entry.sub[0] if isinstance(entry.sub, tuple) else entry.sub
+    row["value"] = entry.value
+    if isinstance(entry.value, dict) and "newest_us" in entry.value and entry.name == "position":
+        row["value"] = {"offset": entry.value["offset"], "newest": moment(entry.value["newest_us"])}
+    elif entry.name == "closed":
+        row["value"] = moment(entry.value)
+    if entry.set_at_us is not None:
+        row["set_at"] = moment(entry.set_at_us)
+    return row

@@ -15,11 +15,19 @@ from headrace.units import in_words
 if TYPE_CHECKING:
     from headrace.cli.checkpoints import SliceState
 
+_FEW, _LONG = 8, 200
+Verbose = Annotated[bool, typer.Option("--verbose", help="Show all of long lists and texts.")]
+
 state = typer.Typer(help="Look into a checkpoint: versions, slices, sizes, offsets, integrity.", no_args_is_help=True)
 
 
 @state.command()
-def ls(checkpoint: arguments.Checkpoint, json: arguments.Json = False, traceback: arguments.Traceback = False) -> None:
+def ls(
+    checkpoint: arguments.Checkpoint,
+    verbose: Verbose = False,
+    json: arguments.Json = False,
+    traceback: arguments.Traceback = False,
+) -> None:
     """List the versions that a checkpoint has, oldest first. A job goes on from the last one."""
     with answering(as_json=json, traceback=traceback) as answer:
         from headrace.cli.checkpoints import open_checkpoint, versions_of
@@ -36,7 +44,7 @@ def ls(checkpoint: arguments.Checkpoint, json: arguments.Json = False, traceback
             console.print(f"cut {version['cut']}  {version['version']}  {age} ago{batch}{ended}", style="bold")
             sizes = f"{version['bytes']:,} bytes, {version['rows']:,} rows in {version['blocks']:,} blocks"
             console.print(f"   {version['slices']:,} slices, {sizes}")
-            _print_offsets(console, version["offsets"])
+            _print_offsets(console, version["offsets"], verbose=verbose)
         if not versions:
             console.print("there is no version yet")
 
@@ -47,6 +55,7 @@ def show(
     step: Annotated[str | None, typer.Option(help="Only this step.")] = None,
     slice: Annotated[int | None, typer.Option(min=0, help="Only this slice.")] = None,
     limit: Annotated[int, typer.Option(min=0, help="Rows shown per slice; 0 shows none.")] = 20,
+    verbose: Verbose = False,
     json: arguments.Json = False,
     traceback: arguments.Traceback = False,
 ) -> None:
@@ -55,27 +64,55 @@ def show(
     Exits with 1 if anything is not what was written.
     """
     with answering(as_json=json, traceback=traceback) as answer:
-        from headrace.cli.checkpoints import offsets_of, open_checkpoint, slices_of
+        from headrace.cli.checkpoints import offsets_of, open_checkpoint, refused_as_usage, slices_of
+        from headrace.driver.inspection.checkpointview import steps_with_state
 
         opened = open_checkpoint(checkpoint)
-        newest = opened.log.newest_cut()
-        if newest is None:
-            raise typer.BadParameter(f"{checkpoint}: there is no version yet")
-        manifest = newest[1].manifest
-        steps = sorted({name.partition("#")[0] for name, _ in manifest.slices})
-        if step is not None and step not in steps:
+        with refused_as_usage():
+            manifest = opened.newest()
+        if step is not None and step not in (steps := steps_with_state(manifest)):
             raise typer.BadParameter(f"step {step!r} has no state; steps with state: {', '.join(steps) or 'none'}")
-        found = slices_of(opened.storage, manifest, step, slice)
+        found = slices_of(opened, manifest, step, slice)
         broken = [s for s in found if s.error is not None]
         answer |= {"checkpoint": str(checkpoint), "cut": manifest.token.cut, "version": str(manifest.token)}
         answer |= {"offsets": offsets_of(opened, manifest), "slices": [_as_data(s, limit) for s in found]}
         answer |= {"broken": len(broken), "rows": sum(len(s.rows) for s in found)}
         if not json:
-            _print(answer, found, limit)
+            _print(answer, found, limit, verbose=verbose)
         for one in broken:
             messages().print(Text(f"error: {one.error}", style="red"))
         if broken:
             raise typer.Exit(FAILED)
+
+
+@state.command()
+def export(
+    checkpoint: arguments.Checkpoint,
+    step: Annotated[str, typer.Option(help="The step whose state is wanted; state ls and show name them.")],
+    to: Annotated[
+        str, typer.Option(metavar="FILE", help="A .parquet, .csv or .jsonl file; - prints JSON lines.")
+    ] = "-",
+    json: arguments.Json = False,
+    traceback: arguments.Traceback = False,
+) -> None:
+    """Write a step's state as a table: of process a row for each key, of a reduce one for each key and window.
+
+    The same as hr.read_state gives. A job may run on the checkpoint meanwhile.
+    """
+    with answering(as_json=json, traceback=traceback) as answer:
+        from headrace.cli.checkpoints import open_checkpoint, refused_as_usage
+        from headrace.cli.exporting import check_target, write_table
+        from headrace.driver.inspection.statetables import state_table
+
+        check_target(to)
+        opened = open_checkpoint(checkpoint)
+        with refused_as_usage():
+            table = state_table(opened, step)
+        write_table(table, to)
+        answer |= {"checkpoint": str(checkpoint), "step": step, "rows": table.num_rows, "columns": table.column_names}
+        if to != "-":
+            answer["to"] = to
+            messages().print(Text(f"{table.num_rows:,} rows of step {step!r} are in {to}"))
 
 
 def _as_data(one: SliceState, limit: int) -> dict[str, Any]:
@@ -86,10 +123,10 @@ def _as_data(one: SliceState, limit: int) -> dict[str, Any]:
     return {**facts, "rows": len(one.rows), "content": one.rows[:limit]}
 
 
-def _print(answer: dict[str, Any], found: list[SliceState], limit: int) -> None:
+def _print(answer: dict[str, Any], found: list[SliceState], limit: int, *, verbose: bool) -> None:
     console = Console(highlight=False, soft_wrap=True)
     console.print(f"cut {answer['cut']}, version {answer['version']}", style="bold")
-    _print_offsets(console, answer["offsets"])
+    _print_offsets(console, answer["offsets"], verbose=verbose)
     for one in found:
         sound = Text("ok", style="green") if one.error is None else Text("BROKEN", style="bold red")
         facts = f"{one.step} slice {one.slice}: {len(one.rows)} rows in {one.blocks} blocks, {one.bytes:,} bytes, "
@@ -97,12 +134,24 @@ def _print(answer: dict[str, Any], found: list[SliceState], limit: int) -> None:
         facts += f"stored at cut {one.cut}, " if one.cut is not None else ""
         console.print(Text.assemble(facts, sound))
         for row in one.rows[:limit]:
-            console.print(Text("   " + "  ".join(f"{name}={value}" for name, value in row.items())))
+            console.print(Text("   " + "  ".join(f"{name}={_shown(value, verbose)}" for name, value in row.items())))
         if len(one.rows) > limit > 0:
             console.print(Text(f"   … and {len(one.rows) - limit} more", style="dim"))
 
 
-def _print_offsets(console: Console, offsets: dict[str, dict[int, Any]]) -> None:
+def _print_offsets(console: Console, offsets: dict[str, dict[int, Any]], *, verbose: bool) -> None:
     for source, partitions in offsets.items():
         for partition, offset in partitions.items():
-            console.print(Text(f"   {source} partition {partition} goes on at {offset}"))
+            console.print(Text(f"   {source}, partition {partition}, goes on from {_shown(offset, verbose)}"))
+
+
+def _shown(value: Any, verbose: bool) -> str:
+    """A value for people; without ``verbose`` long lists are counted, and long texts cut."""
+    if verbose or not isinstance(value, dict | list | tuple | str):
+        return str(value)
+    if isinstance(value, dict):
+        few = ", ".join(f"{name}: {_shown(item, verbose)}" for name, item in list(value.items())[:_FEW])
+        return f"{few}, … {len(value):,} in all" if len(value) > _FEW else few
+    if isinstance(value, str):
+        return value if len(value) <= _LONG else f"{value[:_LONG]}…"
+    return f"({len(value):,} entries)" if len(value) > _FEW else str(value)
