@@ -13,11 +13,14 @@ from typing import Any
 import pyarrow as pa
 import typer
 
+from headrace.connect.source import Offset
 from headrace.driver.identity import Step
 from headrace.driver.inspection import checkpointview
 from headrace.driver.inspection.checkpointview import Checkpoint
 from headrace.driver.inspection.storedrows import StoredEntry, entries, holds_entries, moment, readable
+from headrace.driver.inspection.storedrows import offsets as places_of
 from headrace.errors import ConfigError, CorruptionError, HeadraceError
+from headrace.runtime.operators.positions import POSITION, set_of
 from headrace.state.durable.loading import read_slice
 from headrace.state.durable.manifest import Manifest, SliceVersion
 from headrace.state.durable.segments import segment_token
@@ -89,8 +92,7 @@ def offsets_of(checkpoint: Checkpoint, manifest: Manifest) -> dict[str, dict[int
         if checkpoint.identity.partitions(step) is None:
             continue
         try:
-            found = entries(read_slice(checkpoint.storage, step, number, version))
-            offset: Any = next((entry.value["offset"] for entry in found if entry.name == "position"), None)
+            offset: Any = places_of(entries(read_slice(checkpoint.storage, step, number, version))).get(number)
         except (HeadraceError, LookupError, TypeError) as error:
             offset = str(error)
         offsets.setdefault(step, {})[number] = offset
@@ -124,20 +126,22 @@ def _last_written(version: SliceVersion) -> tuple[int | None, int | None]:
 def decoded(step: Step | None, part: str, image: pa.RecordBatch) -> list[dict[str, Any]]:
     """A slice's rows, with times as times and users' values as values."""
     if holds_entries(image):
-        return [_entry(entry) for entry in entries(image)]
+        found = list(entries(image))
+        places = places_of(found) if step is not None and step.kind == "source" else {}
+        return [_entry(entry, places) for entry in found if set_of(entry.name) is None or not places]
     rows: list[dict[str, Any]] = readable(step, part, image).to_pylist()
     return rows
 
 
-def _entry(entry: StoredEntry) -> dict[str, Any]:
+def _entry(entry: StoredEntry, places: dict[int, Offset]) -> dict[str, Any]:
     if entry.timer is not None:
         return {"timer": entry.timer, "key": entry.key, "tag": entry.sub, "at": moment(entry.value)}
     row = {"name": entry.name, "key": entry.key}
     if entry.sub is not None:
         row["item"] = entry.sub[0] if isinstance(entry.sub, tuple) else entry.sub
     row["value"] = entry.value
-    if isinstance(entry.value, dict) and "newest_us" in entry.value and entry.name == "position":
-        row["value"] = {"offset": entry.value["offset"], "newest": moment(entry.value["newest_us"])}
+    if entry.name == POSITION and entry.key in places:
+        row["value"] = {"offset": places[entry.key], "newest": moment(entry.value["newest_us"])}
     elif entry.name == "closed":
         row["value"] = moment(entry.value)
     if entry.set_at_us is not None:

@@ -213,7 +213,7 @@ class FilesReader:
 
     def offset(self) -> Offset:
         position = self._cursor.position() if self._cursor is not None else {}
-        return {"done": sorted(self._done), "current": self._current, "pos": position}
+        return {"done": set(self._done), "current": self._current, "pos": position}
 
     @property
     def exhausted(self) -> bool:

@@ -50,7 +50,7 @@ class Reader(Protocol):
         ...
 
     def offset(self) -> Offset:
-        """Where the next poll continues, as JSON data."""
+        """Where the next poll continues, as JSON data. A set in it is stored item by item, so it may be long."""
         ...
 
     @property

@@ -12,8 +12,9 @@ import pyarrow.compute as pc
 
 from headrace.driver.identity import Step
 from headrace.driver.inspection.checkpointview import Checkpoint, open_checkpoint, slices_of_step
-from headrace.driver.inspection.storedrows import StoredEntry, as_json, entries, holds_entries, readable, typed
+from headrace.driver.inspection.storedrows import StoredEntry, as_json, entries, holds_entries, offsets, readable, typed
 from headrace.errors import CorruptionError, SchemaError
+from headrace.runtime.operators.positions import POSITION
 from headrace.schemas import to_schema
 
 if TYPE_CHECKING:
@@ -90,12 +91,13 @@ def _with_part(table: pa.Table, part: str | None) -> pa.Table:
 
 
 def _of_source(found: list[StoredEntry]) -> pa.Table:
-    positions = [entry for entry in found if entry.name == "position"]
+    places = offsets(found)
+    positions = [entry for entry in found if entry.name == POSITION]
     newest = pa.array([entry.value["newest_us"] for entry in positions], pa.int64())
     return pa.table(
         {
             "partition": pa.array([entry.key for entry in positions], pa.int64()),
-            "offset": pa.array([as_json(entry.value["offset"]) for entry in positions], pa.string()),
+            "offset": pa.array([as_json(places[entry.key]) for entry in positions], pa.string()),
             "newest": pc.if_else(pc.greater_equal(newest, 0), newest, None).cast(_STAMP),
         }
     )

@@ -10,7 +10,7 @@ import json
 import re
 from ast import literal_eval
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import gcd, isfinite
 from typing import Any
@@ -19,8 +19,10 @@ import msgpack
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.connect.source import Offset
 from headrace.driver.identity import Step
 from headrace.errors import HeadraceError
+from headrace.runtime.operators.positions import POSITION, set_of
 from headrace.state.durable.changes import ID_COLUMNS, PANE
 from headrace.state.plain import unpack
 from headrace.state.stores.expiry import date_of, undated
@@ -62,6 +64,20 @@ def entries(image: pa.RecordBatch) -> Iterator[StoredEntry]:
         value = _unpacked(undated(row["value"]))
         key, sub = _unpacked(row["key"]), _unpacked(row["sub"])
         yield StoredEntry(row["name"], row["key"], key, sub, value, date_of(row["value"]))
+
+
+def offsets(found: Iterable[StoredEntry]) -> dict[int, Offset]:
+    """The offsets of a source's partitions, their sets as sorted lists."""
+    places: dict[int, Offset] = {}
+    for entry in found:
+        if entry.name == POSITION:
+            places.setdefault(entry.key, {}).update(entry.value["offset"])
+        elif (name := set_of(entry.name)) is not None:
+            places.setdefault(entry.key, {}).setdefault(name, set()).add(entry.sub[0])
+    return {
+        partition: {name: sorted(value, key=str) if isinstance(value, set) else value for name, value in place.items()}
+        for partition, place in places.items()
+    }
 
 
 def readable(step: Step | None, part: str, image: pa.RecordBatch) -> pa.Table:

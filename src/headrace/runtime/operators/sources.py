@@ -17,6 +17,7 @@ from headrace.graph.windowing import FOREVER_US, IDLE_US, NEVER_US
 from headrace.runtime.batch import Batch, Times
 from headrace.runtime.operators.eventtimes import event_times, own_watermarks
 from headrace.runtime.operators.operator import Operator, lowest_of
+from headrace.runtime.operators.positions import Positions
 from headrace.runtime.operators.usercode import Guard
 from headrace.schemas import conform
 from headrace.state.durable.changes import Store
@@ -64,6 +65,7 @@ class SourceOperator(Operator):
         self._of, self._logs = partitions, logs
         self._idle_us = node.idle_us if node.idle_us is not None else idle_us
         self._store = KeyedStore(node.name, lambda keys: [int(str(key)) for key in keys])
+        self._positions = Positions(self._store)
         self._partitions: list[Partition] = []
         self._turn = 0
         self._passed_us = NEVER_US
@@ -77,10 +79,10 @@ class SourceOperator(Operator):
     def restored(self, slices: list[int]) -> None:
         self.close()
         for number in slices:
-            kept = self._store.get("position", number) or {}
+            offset, newest_us = self._positions.of(number)
             logs = self._logs / self.node.name / f"{number:05d}"
-            reader = self.node.source.open(number, self._of, kept.get("offset"), self._schema, logs)
-            self._partitions.append(Partition(number, reader, kept.get("newest_us", NEVER_US)))
+            reader = self.node.source.open(number, self._of, offset, self._schema, logs)
+            self._partitions.append(Partition(number, reader, newest_us))
 
     def begin(self) -> None:
         super().begin()
@@ -162,9 +164,7 @@ class SourceOperator(Operator):
         if self._partitions and not self._eager:
             self._pass_on([partition.watermark(self.node) for partition in self._partitions])
         for partition in self._partitions:
-            position = {"offset": partition.reader.offset(), "newest_us": partition.newest_us}
-            if self._store.get("position", partition.number) != position:
-                self._store.set("position", partition.number, None, position)
+            self._positions.note(partition.number, partition.reader.offset(), partition.newest_us)
 
     def close(self) -> None:
         for partition in self._partitions:
