@@ -1,15 +1,14 @@
 """Dead letters: bad input and failing records go to a sink of their own, and the job goes on.
 
-headrace run examples/dead_letters.py --mode batch
+headrace run examples/dead_letters.py --mode batch --checkpoint checkpoints/dead-letters
 """
 
-import time
 from pathlib import Path
 
 import headrace as hr
 
 HERE = Path(__file__).parent
-OUT = Path("out") / time.strftime("dead-letters-%Y%m%d-%H%M%S")
+OUT = Path("out/dead-letters")
 
 
 def price(order: hr.Record) -> hr.Record:
@@ -28,6 +27,6 @@ prices = orders.map(price, name="price").key_by("item").window(hr.whole_input())
 prices.reduce(name="prices", mean=hr.mean("each"), orders=hr.count()).sink("out", hr.jsonl(OUT / "prices"))
 
 if __name__ == "__main__":
-    hr.run(job, mode="batch")
+    hr.run(job, mode="batch", checkpoint="checkpoints/dead-letters")
     for path in sorted(OUT.glob("*/part-*.jsonl")):
         print(f"{path}:\n{path.read_text()}", end="")

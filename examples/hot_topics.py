@@ -1,11 +1,12 @@
 """Hot topics: hashtags counted over sliding windows, with a bound on how late a count may be.
 
 headrace explain examples/hot_topics.py
-headrace run examples/hot_topics.py
+headrace run examples/hot_topics.py --checkpoint checkpoints/hot-topics
 python examples/hot_topics.py
+
+Stop it, and start it again: it goes on where it was. To start anew, remove both the checkpoint and the results.
 """
 
-import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,7 +15,7 @@ import pyarrow.compute as pc
 import headrace as hr
 
 HERE = Path(__file__).parent
-OUT = Path("out") / time.strftime("hot-topics-%Y%m%d-%H%M%S")
+OUT = Path("out/hot-topics")
 
 
 def split_tags(tweet: hr.Record) -> list[hr.Record]:
@@ -42,5 +43,5 @@ job.constrain(tweets >> hot, mean="30 ms", over="5 s")
 job.constrain(tweets >> hot, p99="100 ms", over="10 s")
 
 if __name__ == "__main__":
-    hr.run(job)
+    hr.run(job, checkpoint="checkpoints/hot-topics")
     print(f"trending topics are in {OUT}")

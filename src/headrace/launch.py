@@ -141,7 +141,7 @@ def collect(job: Jobs | None = None, *, by_sink: bool = False, **options: Unpack
     try:
         handle.wait()
         sinks = {n.name: n.sink for n in handle.plan.graph.nodes if isinstance(n, SinkNode)}
-        rows = {name: read_collected(sink.directory).to_pylist() for name, sink in sinks.items()}  # type: ignore[attr-defined]
+        rows = {name: read_collected(sink.directory) for name, sink in sinks.items()}  # type: ignore[attr-defined]
     finally:
         handle.delete_temporary_checkpoint()
     return rows if by_sink else next(iter(rows.values()))

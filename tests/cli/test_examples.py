@@ -21,6 +21,7 @@ from headrace.bench.overlapping.trades import Trades, symbol_names
 from headrace.bench.overlapping.trades_windows import windows_of
 from headrace.cli.apps import load_module
 from headrace.config import Settings
+from headrace.driver.identity import identity
 from headrace.driver.planning import plan_job
 from headrace.testing import run_local
 
@@ -259,10 +260,18 @@ def test_dead_letters(example, published, tmp_path, mode):
         ("bread", 1, 2.8),
         ("pears", 2, 0.625),
     ]
-    letters = published(next(tmp_path.glob("out/dead-letters-*/dead")))
+    letters = published(tmp_path / "out/dead-letters/dead")
     assert sorted((letter["step"], letter["reason"].partition(":")[0]) for letter in letters)[2] == (
         "price",
         "ZeroDivisionError",
     )
     assert [letter["step"] for letter in letters].count("orders") == 2
     assert any("this line is not a record" in letter["record"] for letter in letters)
+
+
+@pytest.mark.parametrize(("name", "places"), [("hot_topics", [""]), ("dead_letters", ["dead", "prices"])])
+def test_results_go_to_the_same_place_each_time(example, tmp_path, name, places):
+    """Or the example could not go on from its checkpoint."""
+    plan = plan_job(example(name), tmp_path / "checkpoint", Settings.of())
+    out = tmp_path / "out" / name.replace("_", "-")
+    assert sorted(identity(plan).sinks.values()) == [str(out / place) for place in places]

@@ -102,7 +102,7 @@ class World:
                 found += map(json.loads, path.read_text().splitlines())
             elif path.suffix == ".parquet":
                 found += pq.read_table(path).to_pylist()
-        return found or read_collected(self.home / "out").to_pylist()
+        return found or read_collected(self.home / "out")
 
 
 MAKERS: dict[str, Callable[[Path], Any]] = {

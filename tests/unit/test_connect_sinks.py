@@ -59,7 +59,7 @@ FILE_SINKS: dict[str, tuple[Callable[..., Any], str]] = {
 
 
 def rows_in(directory: Path) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = read_collected(directory).to_pylist()
+    rows = read_collected(directory)
     for path in sorted(directory.glob("part-*")):
         if path.suffix == ".jsonl":
             rows += [json.loads(line) for line in path.read_text().splitlines()]
@@ -345,7 +345,7 @@ def test_callback_in_the_worker_and_on_commit(tmp_path: Path) -> None:
 
 
 def test_collected_rows_come_back_in_order_and_only_published_ones(tmp_path: Path) -> None:
-    assert read_collected(tmp_path).num_rows == 0
+    assert read_collected(tmp_path) == []
     sink = collect_sink(tmp_path / "out")
     for cut in (1, 2):
         token = Token(1, 1, cut)
@@ -353,4 +353,4 @@ def test_collected_rows_come_back_in_order_and_only_published_ones(tmp_path: Pat
         sink.publish(token, [piece for n, rows in batches.items() for piece in write(sink, tmp_path, token, n, rows)])
     with (tmp_path / "out" / published(tmp_path / "out")[0]).open("ab") as file:
         file.write(b"an append under way")
-    assert read_collected(tmp_path / "out").column("at").to_pylist() == [10] * 3 + [11] * 3 + [20] * 3 + [21] * 3
+    assert [row["at"] for row in read_collected(tmp_path / "out")] == [10] * 3 + [11] * 3 + [20] * 3 + [21] * 3

@@ -13,7 +13,7 @@ from reference import Record, Row
 from workflows import MS, out
 
 import headrace as hr
-from headrace.testing import LocalRun
+from headrace.testing import PAUSE, LocalRun, scripted
 
 SCHEMA = {"k": "string", "v": "int64", "t": "int64"}
 PARTS: list[list[Record]] = [
@@ -85,3 +85,26 @@ def test_what_is_allowed_changes_no_answer(
     for sink, rows in expected().items():
         assert ref.bag(got[sink]) == rows
     assert sum(row["n"] for row in got["sessions-out"]) == sum(map(len, PARTS))
+
+
+@pytest.mark.parametrize("mode", ["microbatch", "realtime"])
+def test_rows_of_other_types_stay_as_they_were(mode: Any, tmp_path: Path) -> None:
+    """Where no state depends on it, a column may be declared otherwise: rows so far keep what they had."""
+
+    def made(kind: str, *values: Any) -> hr.Job:
+        job = hr.Job("job")
+        first, second = ({"v": value} for value in values)
+        job.source("s", scripted([first, PAUSE, second], schema={"v": kind})).sink("out", out())
+        return job
+
+    for kind, values in (("int64", (1, 2)), ("string", ("one", "two"))):
+        run = LocalRun(made(kind, *values), tmp_path, mode=mode)
+        try:
+            if kind == "int64":
+                run.batch(seconds=0.05)
+            else:
+                run.run()
+                rows = run.rows("out")
+        finally:
+            run.close()
+    assert rows[0] == {"v": 1} and rows[1]["v"] in (2, "two") and len(rows) == 2

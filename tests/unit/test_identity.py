@@ -103,9 +103,11 @@ def begun(checkpoint: Path, change: Change = lambda parts: None) -> Identity:
 def refusal(checkpoint: Path, change: Change) -> list[str]:
     with pytest.raises(StateError) as caught:
         settled(checkpoint, change)
-    head, *sentences = str(caught.value).split("\n  - ")
+    sentences, allowed = str(caught.value).rsplit("\n", 1)
+    assert allowed.startswith("What may change on a checkpoint: functions, bounds, parallelism, mode, lateness, ttl=")
+    head, *found = sentences.split("\n  - ")
     assert head == f"the job does not fit checkpoint {checkpoint}:"
-    return sentences
+    return found
 
 
 def a_cut_follows(checkpoint: Path) -> None:
@@ -137,6 +139,7 @@ ALLOWED: dict[str, Change] = {
     "a function": changed(mapped=lambda r: {"k": r["k"].upper(), "v": r["v"] + 1, "t": r["t"]}),
     "lateness": changed(source_options={"lateness": "1 s"}),
     "the kind of outer join": changed(join_options={"how": "left"}),
+    "how long state is kept": changed(process_options={"state": {"n": hr.value(ttl="1 day"), "vs": hr.queue()}}),
     "a new state of a process": changed(process_options={"state": {"n": hr.value(), "vs": hr.queue(), "x": hr.mapping()}}),
     "how errors are handled": changed(map_options={"on_error": "skip"}),
 }  # fmt: skip
@@ -325,6 +328,51 @@ def test_sources_keep_their_partitions_when_parallelism_changes(tmp_path: Path) 
         settled(tmp_path, generated(parallelism))
     assert planned(tmp_path / "new", generated(5)).partitions == {"s": 5}
     assert refusal(tmp_path, generated(2, 3)) == [f"step 's': number of partitions was 2, and is 3 now; {_BACK}"]
+
+
+class TestSinks:
+    """A sink may be given another directory, but not while the first has rows that nobody else will publish."""
+
+    @staticmethod
+    def writing(sink: Any) -> Change:
+        return changed(more=lambda job, mapped: mapped.sink("files", sink))
+
+    def test_another_directory_is_named(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        one, two = tmp_path / "one", tmp_path / "two"
+        begun(tmp_path / "checkpoint", self.writing(hr.jsonl(one)))
+        settled(tmp_path / "checkpoint", self.writing(hr.jsonl(one, when="as_produced")))
+        assert caplog.messages == []
+        for sink, place, before in ((hr.jsonl(two), two, one), (hr.parquet(one), one, two)):
+            settled(tmp_path / "checkpoint", self.writing(sink))
+            (told,) = caplog.messages
+            assert told.endswith(f"sink 'files' wrote to {before}, where its rows so far stay, and goes on in {place}")
+            caplog.clear()
+        settled(tmp_path / "checkpoint", self.writing(hr.rows()))
+        assert caplog.messages == []
+
+    @pytest.mark.parametrize(
+        "left", ["_staging/c1/part-00000.jsonl", "live-c1-00000.jsonl", "_published/part-c1-00000.arrow"]
+    )
+    def test_rows_that_wait_to_be_published_are_not_left_behind(self, left: str, tmp_path: Path) -> None:
+        one, two, checkpoint = tmp_path / "one", tmp_path / "two", tmp_path / "checkpoint"
+        begun(checkpoint, self.writing(hr.jsonl(one)))
+        (one / left).parent.mkdir(parents=True, exist_ok=True)
+        (one / left).touch()
+        assert refusal(checkpoint, self.writing(hr.jsonl(two))) == [
+            f"sink 'files' wrote to {one}, where rows are not published yet, and writes to {two} now; run the job once more "
+            f"with {one} until it is stopped, then change it"
+        ]
+        settled(checkpoint, self.writing(hr.jsonl(one)))
+        (one / left).unlink()
+        settled(checkpoint, self.writing(hr.jsonl(two)))
+
+    def test_a_checkpoint_that_is_moved_takes_its_rows_along(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        begun(tmp_path / "here", self.writing(hr.rows()))
+        (tmp_path / "here").rename(tmp_path / "there")
+        settled(tmp_path / "there", self.writing(hr.rows()))
+        assert caplog.messages == []
 
 
 def test_the_identity_grows_with_the_job(tmp_path: Path) -> None:
@@ -552,6 +600,20 @@ class TestColumns:
         assert self.columns(tmp_path, declared)["v"] == "double"
         wider = changed(source=scripted(RECORDS, RECORDS, schema=SCHEMA | {"x": "int64"}))
         assert self.columns(tmp_path, wider, "s") == {"k": "string", "v": "int64", "t": "int64", "x": "int64"}
+
+    def test_another_type_is_named(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        def alone(kind: str, **options: Any) -> Change:
+            def add(job: hr.Job, mapped: Any) -> None:
+                source = job.source("plain", scripted([{"x": 1}], schema={"x": kind}))
+                source.filter(lambda r: True, name="all").sink("plain-out", out())
+
+            return changed(more=add)
+
+        begun(tmp_path, alone("int64"))
+        settled(tmp_path, alone("double"))
+        assert [message.partition(": ")[2] for message in caplog.messages] == [
+            f"step {step!r} puts out column 'x' as double now, and rows so far have int64" for step in ("plain", "all")
+        ]
 
     def test_batches_keep_their_order_and_types(self, tmp_path: Path) -> None:
         def job(fn: Callable[[pa.RecordBatch], pa.RecordBatch]) -> hr.Job:

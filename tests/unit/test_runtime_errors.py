@@ -85,7 +85,7 @@ def test_skipped_records_are_counted_and_reach_the_dead_letters(step: str, mode:
         run.batch()
         skipped = {name: n for name, n in counters(run).items() if name.startswith("skipped")}
         assert sum(skipped.values()) == 2 and {name.partition(" ")[0] for name in skipped} == {"skipped:step"}
-        told = read_collected(letters.directory).to_pylist()
+        told = read_collected(letters.directory)
         assert sorted(letter["record"] for letter in told) == sorted([repr(BAD), repr(BAD | {"k": "c"})])
         assert {(letter["step"], letter["reason"].partition(":")[0]) for letter in told} == {
             ("step", "ZeroDivisionError")
@@ -113,10 +113,10 @@ def test_dead_letters_of_a_failed_attempt_are_not_published(tmp_path: Path) -> N
     run = LocalRun(job, tmp_path / "checkpoint", mode="batch")
     with pytest.raises(ScriptedCrash):
         run.batch()
-    assert read_collected(letters.directory).num_rows == 0
+    assert read_collected(letters.directory) == []
     run.batch()
     run.close()
-    assert read_collected(letters.directory).num_rows == 1 and len(run.rows("out")) == 2
+    assert len(read_collected(letters.directory)) == 1 and len(run.rows("out")) == 2
 
 
 @pytest.mark.parametrize(
@@ -299,7 +299,7 @@ def test_input_that_is_no_record(tmp_path: Path) -> None:
     run = LocalRun(job, tmp_path / "checkpoint", mode="batch", poll_rows=1)
     run.batch()
     run.close()
-    told = read_collected(letters.directory).to_pylist()
+    told = read_collected(letters.directory)
     assert [(t["step"], t["reason"], len(t["record"])) for t in told] == [("s", "not JSON", 300)] * 2
 
 

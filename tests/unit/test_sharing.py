@@ -218,7 +218,7 @@ def test_dead_letters_reach_the_job_they_belong_to(mode: str, tmp_path: Path) ->
     for name, rows in (("a", trades(20)), ("b", trades(40))):
         bad = sum(row["v"] == 0 for row in rows)
         assert len(got[f"{name}.out"]) == len(rows) - bad
-        letters = read_collected(tmp_path / name).to_pylist()
+        letters = read_collected(tmp_path / name)
         assert [letter["step"] for letter in letters] == [f"{name}.picky"] * bad
 
 

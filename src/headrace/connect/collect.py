@@ -1,10 +1,11 @@
-"""Results kept as Arrow files, for a caller that wants them back as a table."""
+"""Results kept as Arrow files, for a caller that wants them back."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -39,14 +40,17 @@ def collect_sink(directory: str | Path) -> Collect:
     return Collect(Path(directory).resolve())
 
 
-def read_collected(directory: str | Path) -> pa.Table:
-    """All collected rows in order of cut and subtask; a table without columns if there are none.
+def read_collected(directory: str | Path) -> list[dict[str, Any]]:
+    """All collected rows in order of cut and subtask, each with all columns that any has.
 
-    >>> read_collected("nothing-here").num_rows
-    0
+    A job that was changed on its checkpoint may have put out other columns, or other types, before.
+
+    >>> read_collected("nothing-here")
+    []
     """
-    tables = [pa.Table.from_batches([batch]) for batch in _batches(Path(directory))]
-    return pa.concat_tables(tables, promote_options="default") if tables else pa.table({})
+    batches = list(_batches(Path(directory)))
+    columns = dict.fromkeys(name for batch in batches for name in batch.schema.names)
+    return [columns | row for batch in batches for row in batch.to_pylist()]
 
 
 def _batches(directory: Path) -> Iterator[pa.RecordBatch]:

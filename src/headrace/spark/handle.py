@@ -185,8 +185,7 @@ class Run(Supervisor):
         node = self.plan.graph.by_name.get(sink)
         if not isinstance(node, SinkNode) or not isinstance(node.sink, Collect):
             raise HeadraceError(f"{sink!r} is not an hr.rows() sink of job {self.plan.graph.job!r}")
-        rows: list[dict[str, Any]] = read_collected(node.sink.directory).to_pylist()
-        return rows
+        return read_collected(node.sink.directory)
 
     def delete_temporary_checkpoint(self) -> None:
         """Delete state, source offsets and rows of ``hr.rows()`` sinks, if the run was given no ``checkpoint``.

@@ -172,8 +172,7 @@ class LocalRun:
 
     def rows(self, sink: str) -> list[dict[str, Any]]:
         node = self.plan.graph.by_name[sink]
-        rows: list[dict[str, Any]] = read_collected(node.sink.directory).to_pylist()  # type: ignore[union-attr]
-        return rows
+        return read_collected(node.sink.directory)  # type: ignore[union-attr]
 
     def close(self) -> None:
         """Leave the checkpoint as it is, as a driver does that is killed."""

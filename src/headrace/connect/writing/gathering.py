@@ -14,9 +14,10 @@ from pathlib import Path
 
 from headrace.connect.sink import Staged
 from headrace.connect.writing.arrows import ARROW, arrow_schema
-from headrace.connect.writing.notes import KEPT, publishing, put_note, read_note
+from headrace.connect.writing.notes import publishing, put_note, read_note
 from headrace.connect.writing.rolling import ROLL_BYTES, now_us
 from headrace.connect.writing.staging import (
+    KEPT,
     STAGING,
     Piece,
     is_newer,

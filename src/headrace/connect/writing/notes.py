@@ -16,10 +16,9 @@ from typing import TypeVar
 
 import msgspec
 
-from headrace.connect.writing.staging import sync_directory
+from headrace.connect.writing.staging import KEPT, sync_directory
 from headrace.errors import ConfigError, CorruptionError, StateError
 
-KEPT = "_published"
 # A publication takes milliseconds; who holds a file for longer hangs, and waiting in place would hang us too.
 _LOCK_WAIT_S = 1.0
 

@@ -17,7 +17,7 @@ from headrace.connect.sink import Keep, SinkContext, Staged, When
 from headrace.errors import ConfigError, CorruptionError, StateError
 from headrace.tokens import Token
 
-STAGING = "_staging"
+STAGING, KEPT = "_staging", "_published"
 _TOKEN = r"c\d+-g\d+-a\d+"
 _STAGED_NAME = re.compile(r"part-(?P<subtask>\d+)(?P<suffix>\.\w+)")
 _RESULT_NAME = re.compile(rf"(?:part|live)-(?P<token>{_TOKEN})(?:-(?P<subtask>\d+))?\.\w+")
@@ -33,6 +33,12 @@ def check_when(when: str, sink: str) -> When:
 def staged_path(context: SinkContext, suffix: str) -> Path:
     """Where a writer stages its rows."""
     return context.staging.absolute() / f"part-{context.subtask:05d}{suffix}"
+
+
+def is_unsettled(directory: Path) -> bool:
+    """Whether a sink's directory has rows that the next driver is to publish or to remove there."""
+    staged = (path for path in (directory / STAGING).glob("**/*") if path.is_file())
+    return any(staged) or any(directory.glob("live-*")) or any((directory / KEPT).glob("part-*"))
 
 
 @dataclass(frozen=True, slots=True)

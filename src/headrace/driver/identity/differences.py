@@ -7,7 +7,7 @@ like one that has just been left out is taken for that one under another name, n
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import msgspec
@@ -43,15 +43,20 @@ class Difference:
         return f"{self.what}; {self.remedy}" if self.remedy else self.what
 
 
-def differences(known: Identity, now: Identity, entry: int) -> tuple[Difference, ...]:
+def differences(
+    known: Identity, now: Identity, entry: int, unsettled: Callable[[str], bool] = lambda directory: False
+) -> tuple[Difference, ...]:
     """What is different now. ``entry`` is the number of the newest cut in the version log, 0 if there is none.
+    ``unsettled`` says of a sink's directory whether it has rows that are not published yet.
 
     Before the first cut there is no state, and only the job has to be the same: somebody else may be about to start.
     """
     if known.job != now.job:
         what = f"it belongs to job {known.job!r}, and this is job {now.job!r}"
         return (Difference(what, f"call the job {known.job!r} again, or give it a checkpoint of its own"),)
-    return (*_of_job(known, now), *_of_steps(known, now, entry)) if entry else ()
+    if not entry:
+        return ()
+    return *_of_job(known, now), *_of_steps(known, now, entry), *_of_sinks(known, now, unsettled)
 
 
 def grown(known: Identity, now: Identity, entry: int) -> Identity:
@@ -118,9 +123,33 @@ def _of_step(name: str, known: Identity, now: Identity, entry: int) -> Iterator[
     for what in (*_of_facts(then, step), *_of_columns(then, step)):
         yield Difference(f"step {name!r}: {what}", remedy)
     yield from _of_states(name, then, step)
+    yield from _of_types(name, then, step)
     if then.reads != step.reads:
         what = f"source {name!r} now reads {step.reads}, and goes on from where it was in {then.reads}"
         yield Difference(what, refused=False)
+
+
+def _of_sinks(known: Identity, now: Identity, unsettled: Callable[[str], bool]) -> Iterator[Difference]:
+    """A sink may write elsewhere, but rows of logged cuts become visible only where they were written."""
+    for name, after in now.sinks.items():
+        before = known.sinks.get(name, after)
+        if before == after:
+            continue
+        if unsettled(before):
+            what = f"sink {name!r} wrote to {before}, where rows are not published yet, and writes to {after} now"
+            yield Difference(what, f"run the job once more with {before} until it is stopped, then change it")
+        else:
+            what = f"sink {name!r} wrote to {before}, where its rows so far stay, and goes on in {after}"
+            yield Difference(what, refused=False)
+
+
+def _of_types(name: str, then: Step, now: Step) -> Iterator[Difference]:
+    """Columns that a step puts out as another type than before; who keeps such in its state says so itself."""
+    before, after = then.types, now.types
+    for column in before.keys() & after.keys():
+        if before[column] != after[column]:
+            what = f"step {name!r} puts out column {column!r} as {after[column]} now, and rows so far have {before[column]}"
+            yield Difference(what, refused=False)
 
 
 def _of_facts(then: Step, now: Step) -> Iterator[str]:

@@ -11,6 +11,8 @@ from typing import Literal
 import msgspec
 import pyarrow as pa
 
+from headrace.connect.writing.staging import STAGING
+from headrace.driver.publishing import sinks_of
 from headrace.graph.combining import can_combine
 from headrace.graph.memory import engine_of
 from headrace.graph.nodes import (
@@ -62,6 +64,11 @@ class Step(msgspec.Struct, frozen=True):
     def stateful(self) -> bool:
         return bool(self.facts)
 
+    @property
+    def types(self) -> Columns:
+        """The columns that it puts out."""
+        return _typed(pa.ipc.read_schema(pa.py_buffer(self.columns)))
+
 
 class Retired(msgspec.Struct, frozen=True):
     """A step that the job no longer has. Its state stays as it was after the cut at ``entry`` of the version log."""
@@ -73,7 +80,8 @@ class Retired(msgspec.Struct, frozen=True):
 class Identity(msgspec.Struct, frozen=True):
     """What a checkpoint knows of its job.
 
-    ``runs_as`` says of steps without state of their own which equal step runs in their place.
+    ``runs_as`` says of steps without state of their own which equal step runs in their place, ``sinks`` into which
+    directory each sink writes that has one.
     """
 
     job: str
@@ -83,6 +91,7 @@ class Identity(msgspec.Struct, frozen=True):
     steps: dict[str, Step]
     runs_as: dict[str, str] = {}
     retired: dict[str, Retired] = {}
+    sinks: dict[str, str] = {}
 
     def known(self, name: str) -> Step | None:
         """A step of the job, or one that it had."""
@@ -122,6 +131,7 @@ def identity(plan: JobPlan) -> Identity:
         FORMAT_ID,
         {node.name: _step(plan, node) for node in plan.graph.nodes if not isinstance(node, SinkNode)},
         dict(plan.graph.shared),
+        sinks=_directories(plan),
     )
 
 
@@ -149,6 +159,13 @@ def _step(plan: JobPlan, node: Node) -> Step:
             return Step(node.kind, columns)
         case _:
             return Step("union", columns)
+
+
+def _directories(plan: JobPlan) -> dict[str, str]:
+    """Where sinks write; those that keep their rows under the checkpoint go with it."""
+    places = {name: sink.staging_root(plan.checkpoint) for name, sink in sinks_of(plan).items()}
+    outside = {name: root for name, root in places.items() if not root.is_relative_to(plan.checkpoint)}
+    return {name: str(root.parent if root.name == STAGING else root) for name, root in outside.items()}
 
 
 def _reduce_facts(node: ReduceNode) -> dict[str, str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from headrace.connect.writing.staging import is_unsettled
 from headrace.driver.identity.differences import differences, grown
 from headrace.driver.identity.steps import Identity, identity
 from headrace.errors import CorruptionError, StateError
@@ -16,6 +17,10 @@ from headrace.state.durable.storage import LocalStorage, Storage
 from headrace.state.durable.versionlog import VersionLog
 
 _NAME = "job"
+_ALLOWED = (
+    "What may change on a checkpoint: functions, bounds, parallelism, mode, lateness, ttl=, memory= within a bound, where "
+    "sources read and sinks write; steps, states and sinks may be added and left out."
+)
 _log = logging.getLogger("headrace")
 
 
@@ -51,10 +56,11 @@ def settle_identity(storage: Storage, plan: JobPlan) -> Identity:
 
 
 def _tell(known: Identity, now: Identity, entry: int, checkpoint: Path) -> None:
-    found = differences(known, now, entry)
+    found = differences(known, now, entry, lambda directory: is_unsettled(Path(directory)))
     refused = [str(difference) for difference in found if difference.refused]
     if refused:
-        raise StateError("\n  - ".join([f"the job does not fit checkpoint {checkpoint}:", *refused]))
+        sentences = "\n  - ".join([f"the job does not fit checkpoint {checkpoint}:", *refused])
+        raise StateError(f"{sentences}\n{_ALLOWED}")
     for difference in found:
         _log.warning("checkpoint %s: %s", checkpoint, difference)
 
