@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import headrace as hr
+from headrace.testing import PAUSE, LocalRun, scripted
 from tests.spark.jobs import JOBS, canonical, sliding_stats, tumbling_count, word_count
 
 
@@ -71,3 +73,36 @@ def test_streaming_dataframe_in_microbatch_mode(spark: Any, tmp_path: Any) -> No
     finally:
         run.stop()
         run.delete_temporary_checkpoint()
+
+
+def test_state_is_a_dataframe_of_a_session(spark: Any, tmp_path: Path) -> None:
+    """Values, lists, structs, times and JSON text as Spark's types; the checkpoint itself needs no Spark."""
+
+    def remember(record: dict[str, Any], state: Any, out: Any) -> None:
+        state["n"].set(record["n"])
+        state["all"].append(record["n"])
+        state["by"].set(record["n"], {"any": 1})
+        state.timer(after="1 h")
+
+    job = hr.Job("state")
+    records = [{"k": "ab"[n % 2], "n": n, "t": n} for n in range(6)]
+    source = job.source("s", scripted([*records, PAUSE, {"k": "c", "n": 6, "t": 6}]), event_time="t")
+    states = {"n": hr.value(ttl="1 day"), "all": hr.queue(), "by": hr.mapping()}
+    source.key_by("k").process(remember, name="p", state=states, returns={"n": "int"})
+    run = LocalRun(job, tmp_path, mode="microbatch")
+    try:
+        run.batch()
+    finally:
+        run.close()
+    frame = hr.read_state(tmp_path, "p", spark=spark)
+    wanted = (
+        "k",
+        "n",
+        "all",
+        "by[2].item as item",
+        "by[2].value as v",
+        "unix_millis(n_set_at) as at",
+        "timers[0].clock as c",
+    )
+    a, _ = sorted(frame.selectExpr(*wanted).collect())
+    assert a.asDict() == {"k": "a", "n": 4, "all": [0, 2, 4], "item": 4, "v": '{"any": 1}', "at": 4, "c": "event"}

@@ -33,8 +33,8 @@ def claim_directory(directory: Path, owner: str) -> None:
         return
     if found is not None or any(directory.glob("part-*")) or any(directory.glob("live-*")):
         raise ConfigError(
-            f"{directory} has results of another checkpoint or another sink; remove it, "
-            "or give each sink and each new checkpoint a directory of its own"
+            f"{directory} has results of another checkpoint or another sink; go on with that checkpoint, remove the "
+            "results, or give each sink and each new checkpoint a directory of its own"
         )
     _put(path, owner.encode())
 
