@@ -79,6 +79,13 @@ class Expiry:
         at_us = date_of(stored)
         return at_us is not None and self.now_us >= at_us + self.ttl_us[name]
 
+    def change(self, flat: Flat, before: bytes, stored: bytes) -> None:
+        """An entry was set again: mostly at about the same time as before."""
+        width_us, was_us, at_us = self._width_us[flat[0]], date_of(before), date_of(stored)
+        if was_us is None or at_us is None or was_us // width_us != at_us // width_us:
+            self.remove(flat, before)
+            self.add(flat, stored)
+
     def add(self, flat: Flat, stored: bytes) -> None:
         """An entry was set, or loaded."""
         at_us = date_of(stored)

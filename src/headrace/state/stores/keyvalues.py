@@ -197,8 +197,9 @@ class KeyedStore:
         self._lent.pop(flat, None)
         if flat[0] in self._mortal:
             if old is not None:
-                self.expiry.remove(flat, old[0])
-            self.expiry.add(flat, stored)
+                self.expiry.change(flat, old[0], stored)
+            else:
+                self.expiry.add(flat, stored)
         if flat[2] == _NO_SUB:
             self._entries[flat] = (stored, 0)
             return
