@@ -417,6 +417,15 @@ def test_a_step_that_comes_back_has_to_be_the_one_it_was(tmp_path: Path) -> None
     assert refusal(tmp_path, changed(more=other)) == [f"step 'new': key was k, and is v now; {_AFRESH}"]
 
 
+def test_who_runs_the_job_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A command shows what its run's journal has, not the log."""
+    begun(tmp_path, changed(more=with_reduce))
+    told: list[tuple[str, str]] = []
+    settle_identity(LocalStorage(tmp_path / "headrace"), planned(tmp_path), lambda *words: told.append(words))
+    assert told == [("checkpoint", f"{tmp_path}: step 'new' is left out; its state (reduce) stays, unread")]
+    assert caplog.messages == []
+
+
 def test_a_source_goes_on_where_it_was(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     def second(items: int) -> Change:
         def add(job: hr.Job, mapped: Any) -> None:

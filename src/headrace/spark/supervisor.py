@@ -125,7 +125,7 @@ class Supervisor:
     def _take_over(self, lock: CheckpointLock) -> None:
         """The checkpoint is ours, if the job fits it."""
         try:
-            settle_identity(self._storage, self.plan)
+            settle_identity(self._storage, self.plan, self._journal.warn)
             claim_sinks(self.plan, self._storage)
             self._storage.clear_unfinished()
         except BaseException:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 
@@ -22,6 +23,8 @@ _ALLOWED = (
     "sources read and sinks write; steps, states and sinks may be added and left out."
 )
 _log = logging.getLogger("headrace")
+Warn = Callable[[str, str], None]
+"""Takes a word for what something is about, and a sentence: as a run's journal does."""
 
 
 class _Stored(msgspec.Struct, frozen=True):
@@ -36,8 +39,8 @@ def known_identity(checkpoint: Path) -> Identity | None:
     return _read(LocalStorage(checkpoint / "headrace"))
 
 
-def settle_identity(storage: Storage, plan: JobPlan) -> Identity:
-    """Check that a plan fits its checkpoint, and store what the job has become.
+def settle_identity(storage: Storage, plan: JobPlan, warn: Warn | None = None) -> Identity:
+    """Check that a plan fits its checkpoint, and store what the job has become. What fits, and is worth knowing, is told.
 
     Raises StateError with everything that does not fit, and what to do about each. It may be called before the log is
     opened, so that a job that does not fit fences nobody: a step that was left out by a driver that got no further may
@@ -48,21 +51,25 @@ def settle_identity(storage: Storage, plan: JobPlan) -> Identity:
     settled = now
     if known is not None:
         entry = newest[0] if newest is not None else 0
-        _tell(known, now, entry, plan.checkpoint)
+        _tell(known, now, entry, plan.checkpoint, warn or _warn)
         settled = grown(known, now, entry)
     if settled != known:
         storage.put(_NAME, _encoded(settled))
     return settled
 
 
-def _tell(known: Identity, now: Identity, entry: int, checkpoint: Path) -> None:
+def _tell(known: Identity, now: Identity, entry: int, checkpoint: Path, warn: Warn) -> None:
     found = differences(known, now, entry, lambda directory: is_unsettled(Path(directory)))
     refused = [str(difference) for difference in found if difference.refused]
     if refused:
         sentences = "\n  - ".join([f"the job does not fit checkpoint {checkpoint}:", *refused])
         raise StateError(f"{sentences}\n{_ALLOWED}")
     for difference in found:
-        _log.warning("checkpoint %s: %s", checkpoint, difference)
+        warn("checkpoint", f"{checkpoint}: {difference}")
+
+
+def _warn(what: str, detail: str) -> None:
+    _log.warning("%s %s", what, detail)
 
 
 def _read(storage: Storage) -> Identity | None:
