@@ -371,7 +371,9 @@ class TestSinks:
     ) -> None:
         begun(tmp_path / "here", self.writing(hr.rows()))
         (tmp_path / "here").rename(tmp_path / "there")
-        settled(tmp_path / "there", self.writing(hr.rows()))
+        (tmp_path / "link").symlink_to(tmp_path / "there")
+        for place in ("there", "link"):
+            settled(tmp_path / place, self.writing(hr.rows()))
         assert caplog.messages == []
 
 

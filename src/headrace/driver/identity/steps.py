@@ -163,8 +163,9 @@ def _step(plan: JobPlan, node: Node) -> Step:
 
 def _directories(plan: JobPlan) -> dict[str, str]:
     """Where sinks write; those that keep their rows under the checkpoint go with it."""
-    places = {name: sink.staging_root(plan.checkpoint) for name, sink in sinks_of(plan).items()}
-    outside = {name: root for name, root in places.items() if not root.is_relative_to(plan.checkpoint)}
+    checkpoint = plan.checkpoint.resolve()
+    places = {name: sink.staging_root(checkpoint).resolve() for name, sink in sinks_of(plan).items()}
+    outside = {name: root for name, root in places.items() if not root.is_relative_to(checkpoint)}
     return {name: str(root.parent if root.name == STAGING else root) for name, root in outside.items()}
 
 
