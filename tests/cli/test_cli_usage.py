@@ -9,7 +9,18 @@ from headrace.cli.experiments import EXPERIMENTS
 
 @pytest.mark.parametrize(
     "command",
-    [[], ["run"], ["explain"], ["doctor"], ["demo"], ["bench"], ["state"], ["state", "ls"], ["state", "show"]],
+    [
+        [],
+        ["run"],
+        ["explain"],
+        ["doctor"],
+        ["demo"],
+        ["bench"],
+        ["state"],
+        ["state", "ls"],
+        ["state", "show"],
+        ["state", "export"],
+    ],
     ids=" ".join,
 )
 def test_every_command_has_help(headrace, command):
