@@ -17,12 +17,15 @@ from msgspec.structs import replace
 from soaking import MORE
 
 import headrace as hr
+from headrace.graph.stages import Edge
+from headrace.graph.windowing import IDLE_US
 from headrace.runtime.batch import Batch
 from headrace.runtime.messages import ToDriver, ToWorker
 from headrace.runtime.orders import NO_ORDERS, Orders
 from headrace.runtime.plan import Ticket
 from headrace.runtime.subtask import Subtask
 from headrace.runtime.wire.frames import decode
+from headrace.runtime.wire.links import Link
 from headrace.testing import PAUSE, LocalRun, run_local, scripted
 from headrace.tokens import Attempt
 
@@ -221,3 +224,34 @@ def test_a_move_is_not_forgotten_when_other_orders_follow_at_once(tmp_path: Path
     assert not list(outlet.flush()) and outlet.is_here("b"), "there and back: nothing has to move"
     subtask.close()
     run.close()
+
+
+class Told:
+    """A receiver that keeps what it is told of time."""
+
+    def __init__(self) -> None:
+        self.watermarks: list[int] = []
+
+    def receive(self, port: int, batch: Batch) -> None:
+        raise AssertionError("nobody sends records here")
+
+    def watermark(self, port: int, watermark_us: int) -> None:
+        self.watermarks.append(watermark_us)
+
+
+def test_where_a_step_comes_to_be_it_is_told_how_far_time_has_come_and_that_its_input_is_silent() -> None:
+    """The source may not say more for long, and a step that has heard nothing would hold back all that follows."""
+    here, there = Told(), Told()
+    writer: Any = there
+    meter: Any = None
+    link = Link(Edge(0, "s", "a", 0, None), pa.schema([]), here, writer, meter)
+    link.place(here=False)
+    link.watermark(0, 5)
+    link.watermark(0, IDLE_US)
+    link.place(here=False)
+    assert (here.watermarks, there.watermarks) == ([], [5, IDLE_US])
+    link.place(here=True)
+    assert here.watermarks == [5, IDLE_US]
+    link.watermark(0, 7)
+    link.place(here=False)
+    assert (here.watermarks, there.watermarks) == ([5, IDLE_US, 7], [5, IDLE_US, 7])

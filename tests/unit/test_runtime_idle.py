@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import tempfile
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from reference import Record
 
 import headrace as hr
@@ -18,6 +22,7 @@ from headrace.graph.windowing import FOREVER_US, NEVER_US, TimeWindow
 from headrace.runtime.batch import Batch
 from headrace.runtime.build import build_reduce
 from headrace.runtime.operators.sources import SourceOperator
+from headrace.runtime.operators.transforms import Forward
 from headrace.runtime.operators.usercode import Guard
 from headrace.runtime.reduce.paned import PanedReduce
 from headrace.runtime.reduce.reduce import Place
@@ -106,8 +111,13 @@ class Played:
 
     def say(self, reader: Spoken, *times: int, now_us: int) -> None:
         reader.batches.append([{"k": 1, "t": t} for t in times])
-        self.source.poll(1000, now_us)
-        self.source.on_clock(now_us)
+        self.wait(now_us)
+
+    def wait(self, *looks_us: int) -> None:
+        """Look for something to read at these times."""
+        for now_us in looks_us:
+            self.source.poll(100_000, now_us)
+            self.source.on_clock(now_us)
 
 
 # cmr fact 10: an idle input does not hold windows back, and what it brings later counts where windows are open
@@ -118,7 +128,7 @@ def test_a_silent_partition_that_comes_back_is_counted_in_windows_that_are_open(
     """A record for a pane that was merged already makes the merged panes forgotten."""
     played = Played(tmp_path)
     early, late = range(0, 201, 5), range(205, 400, 5)
-    played.source.on_clock(NOW)
+    played.wait(NOW)
     for t in early:
         played.say(played.busy, t, now_us=NOW + t)
     assert played.rows.counts == {}, "the quiet partition has neither spoken nor been silent for long"
@@ -188,14 +198,160 @@ def test_a_late_record_is_late_also_after_a_restart(restart: bool, tmp_path: Pat
     }
 
 
-def test_a_partition_that_was_silent_for_a_while_moves_time_on_with_the_clock(tmp_path: Path) -> None:
+def test_a_partition_that_falls_silent_stands_still_and_no_longer_holds_the_other_back(tmp_path: Path) -> None:
     played = Played(tmp_path)
     played.say(played.quiet, 100, now_us=NOW)
     played.say(played.busy, 5000, now_us=NOW)
     assert played.reduce.watermark_us == 100 * MS
-    played.source.on_clock(NOW + IDLE)
+    played.wait(NOW + IDLE)
     assert played.reduce.watermark_us == 100 * MS, "silent for just as long as it may be"
-    played.source.on_clock(NOW + IDLE + 30_000)
-    assert played.reduce.watermark_us == 130 * MS
-    played.source.on_clock(NOW + IDLE + 30_500)
-    assert played.reduce.watermark_us == 130 * MS + 500
+    played.say(played.busy, 5001, now_us=NOW + IDLE + 1)
+    assert played.reduce.watermark_us == 5001 * MS
+    played.wait(NOW + 2 * IDLE + 1, NOW + 1000 * IDLE)
+    assert played.reduce.watermark_us == 5001 * MS, "nobody moves time on where all are silent"
+
+
+def test_in_whatever_order_partitions_fall_silent_windows_of_all_of_them_close(tmp_path: Path) -> None:
+    played = Played(tmp_path)
+    played.say(played.busy, 5000, now_us=NOW)
+    played.say(played.quiet, 100, now_us=NOW + 10)
+    played.wait(NOW + IDLE + 5)
+    assert played.reduce.watermark_us == 100 * MS, "the one that is further is silent, the other one is not yet"
+    played.wait(NOW + IDLE + 11)
+    assert played.reduce.watermark_us == 5000 * MS
+
+
+def test_a_subtask_that_was_busy_does_not_take_its_source_for_silent(tmp_path: Path) -> None:
+    """Only a poll tells: between two of them lies whatever the steps behind the source had to do."""
+    played = Played(tmp_path)
+    played.say(played.quiet, 100, now_us=NOW)
+    played.say(played.busy, 5000, now_us=NOW)
+    played.source.on_clock(NOW + 100 * IDLE)
+    assert played.reduce.watermark_us == 100 * MS
+    played.say(played.quiet, 101, now_us=NOW + 100 * IDLE)
+    assert played.reduce.watermark_us == 101 * MS and played.reduce.meter.late == 0
+
+
+@pytest.mark.parametrize("silent", [False, True], ids=["before any records", "after some"])
+def test_what_partitions_bring_together_after_a_silence_is_in_time(silent: bool, tmp_path: Path) -> None:
+    """Both are flushed at once, but one is read first: its time moves on when the other has had time to be heard."""
+    played = Played(tmp_path)
+    if silent:
+        played.say(played.busy, 0, now_us=NOW)
+        played.say(played.quiet, 0, now_us=NOW)
+    played.wait(NOW, NOW + 50 * IDLE)
+    played.say(played.busy, *range(1000, 6000), now_us=NOW + 50 * IDLE + 1)
+    played.wait(NOW + 51 * IDLE)
+    played.say(played.quiet, *range(1000, 6000), now_us=NOW + 51 * IDLE)
+    played.wait(NOW + 51 * IDLE + 1, NOW + 60 * IDLE)
+    assert played.reduce.watermark_us == 5999 * MS and played.reduce.meter.late == 0
+    assert played.rows.counts[5900] == 160
+
+
+def test_a_lone_partition_that_comes_back_moves_time_on_at_once(tmp_path: Path) -> None:
+    lone = Lone(tmp_path, alone=True)
+    lone.say((0, 100))
+    lone.wait(50 * IDLE)
+    lone.say((0, 200))
+    assert lone.reduce.watermark_us == 200 * MS
+
+
+TUMBLING, SLIDING = TimeWindow(10 * MS, 10 * MS), TimeWindow(30 * MS, 10 * MS)
+SINGLY = hr.reducer(init=lambda: 0, update=lambda n, record: n + 1)
+"""A count whose states cannot be merged, so that each window has its own."""
+
+
+class Lone:
+    """Sources of one live partition each → counts over windows; the clock goes on as the test says."""
+
+    def __init__(
+        self, logs: Path, sources: int = 1, window: TimeWindow = TUMBLING, count: Any = None, *, alone: bool = False,
+        lateness_us: int = 0,
+    ) -> None:  # fmt: skip
+        self.readers = [Spoken() for _ in range(sources)]
+        self.sources, self.now_us, self.rows = [], NOW, Rows()
+        self.union = Forward("u", sources, SCHEMA)
+        for number, reader in enumerate(self.readers):
+            node: Any = SourceNode(f"s{number}", LiveSource((reader,)), "t", "ms", lateness_us, IDLE)  # type: ignore[arg-type]
+            source = SourceOperator(node, SCHEMA, Guard("s", "fail"), 1, logs, IDLE, eager=True, alone=alone)
+            source.feed(self.union, number)
+            source.restored([0])
+            source.begin()
+            self.sources.append(source)
+        reduce = ReduceNode("n", ("k",), window, (("n", count or hr.count()),), ("u",))
+        sample = pa.RecordBatch.from_pylist([{"k": 1, "t": 1}], schema=SCHEMA)
+        out = _step(reduce, [sample], None)[0]
+        self.reduce = build_reduce(reduce, SCHEMA, out, Guard("n", "fail"), Place(4), eager=True)
+        self.union.feed(self.reduce)
+        self.reduce.feed(self.rows)
+
+    def say(self, *spoken: tuple[int, int]) -> None:
+        """So many milliseconds of event time, each by the source with that number."""
+        for source, t in spoken:
+            self.readers[source].batches.append([{"k": 1, "t": t}])
+        self.look()
+
+    def wait(self, span_us: int) -> None:
+        for step_us in (span_us - span_us // 2, span_us // 2):
+            self.now_us += step_us
+            self.look()
+
+    def look(self) -> None:
+        for source in self.sources:
+            while source.poll(1000, self.now_us):
+                pass
+            source.on_clock(self.now_us)
+
+    def end(self) -> dict[int, int]:
+        self.reduce.watermark(0, FOREVER_US)
+        return self.rows.counts
+
+
+SPANS = st.sampled_from([0, 1, 5, IDLE // 2, IDLE, IDLE + 1, 3 * IDLE, 1000 * IDLE])
+
+
+@given(st.lists(st.tuples(SPANS, st.lists(st.integers(0, 30), max_size=5)), max_size=30), st.booleans())
+def test_no_record_of_a_lone_source_is_late_because_it_was_quiet(
+    bursts: list[tuple[int, list[int]]], alone: bool
+) -> None:
+    with tempfile.TemporaryDirectory() as logs:
+        lone, t, expected = Lone(Path(logs), alone=alone), 0, Counter[int]()
+        for span_us, steps in bursts:
+            lone.wait(span_us)
+            times = [t := t + step for step in steps]
+            expected.update(t // 10 * 10 + 10 for t in times)
+            lone.say(*((0, t) for t in times))
+        assert lone.end() == expected and lone.reduce.meter.late == 0
+
+
+@example([(0, 0, 40), (3 * IDLE, 1, 20)], 0, SLIDING, SINGLY)
+@given(
+    st.lists(st.tuples(SPANS, st.sampled_from([0, 0, 0, 1]), st.integers(0, 60)), max_size=40),
+    st.integers(0, 20),
+    st.sampled_from([TUMBLING, SLIDING]),
+    st.sampled_from([hr.count(), SINGLY]),
+)
+def test_a_source_that_is_silent_holds_another_back_for_idle_at_most(
+    spoken: list[tuple[int, int, int]], lateness_ms: int, window: TimeWindow, count: Any
+) -> None:
+    """And however long one was silent, what it brings counts in all windows that the other has not closed meanwhile."""
+    with tempfile.TemporaryDirectory() as logs:
+        two, newest = Lone(Path(logs), 2, window, count, lateness_us=lateness_ms * MS), [0, 0]
+        heard: list[tuple[int, int, int]] = []
+        expected, late = Counter[int](), 0
+        for span_us, source, step in spoken:
+            two.wait(span_us)
+            newest[source] += step
+            first = newest[source] // 10 * 10 + 10
+            ends = [end for end in range(first, first + window.size_us // MS, 10) if end * MS > two.reduce.watermark_us]
+            expected.update(ends)
+            late += not ends
+            two.say((source, newest[source]))
+            heard.append((two.now_us, source, newest[source]))
+            long_ago = [told for told in heard if told[0] < two.now_us - IDLE]
+            awake = {source for at_us, source, _ in heard if at_us >= two.now_us - IDLE}
+            for one, other in ((0, 1), (1, 0)):
+                if other not in awake and any(source == one for _, source, _ in long_ago):
+                    reached_ms = max(t for _, source, t in long_ago if source == one) - lateness_ms
+                    assert two.reduce.watermark_us >= reached_ms * MS
+        assert (two.end(), two.reduce.meter.late) == (expected, late)

@@ -169,6 +169,47 @@ class Live:
         return "live"
 
 
+@dataclass(frozen=True)
+class Flushed(Live):
+    """The same with an end; at a PAUSE it is silent for longer than it takes to be idle, by the polls' own clock."""
+
+    bounded: bool = True
+
+    def sample(self, rows: int) -> pa.RecordBatch:
+        first = [item for item in self.script[0] if item is not PAUSE]
+        return pa.RecordBatch.from_pylist(first[:rows], schema=self.schema())
+
+    def open(self, partition: int, of: int, offset: Offset | None, schema: pa.Schema, log_dir: Path) -> _Flushes:
+        return _Flushes(list(self.script[partition]), self.schema(), **(offset or {"at": 0}))
+
+
+class _Flushes:
+    def __init__(self, items: list[Any], schema: pa.Schema, at: int) -> None:
+        self._items, self._schema, self._at, self._from_us = items, schema, at, 0
+
+    @property
+    def exhausted(self) -> bool:
+        return self._at >= len(self._items)
+
+    def poll(self, max_rows: int, now_us: int) -> Poll | None:
+        if now_us < self._from_us:
+            return None
+        record, self._at = self._items[self._at], self._at + 1
+        if record is PAUSE:
+            self._from_us = now_us + 20 * MS
+            return None
+        return Poll(pa.RecordBatch.from_pylist([record], schema=self._schema))
+
+    def offset(self) -> Offset:
+        return {"at": self._at}
+
+    def next_due_us(self) -> int | None:
+        return None
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
 class _Line:
     exhausted = False
 
@@ -189,21 +230,38 @@ class _Line:
         """Nothing to close."""
 
 
-# cmr fact 10: an idle input with heartbeats still closes windows
+# cmr fact 10: an idle input holds nobody's windows open
 @pytest.mark.parametrize("silent", [(), (("k", 1),)], ids=["never spoke", "spoke once"])
 def test_an_idle_live_partition_does_not_hold_windows_back(silent: tuple[Any, ...], tmp_path: Path) -> None:
-    now_ms = time.time_ns() // 1_000_000
-    quiet = tuple({"k": "a", "v": 1, "t": now_ms - 5000} for _ in silent)
-    busy = tuple({"k": "a", "v": 1, "t": now_ms - 4000 + i} for i in range(10))
+    quiet = tuple({"k": "a", "v": 1, "t": 1000} for _ in silent)
+    busy = tuple({"k": "a", "v": 1, "t": 2000 + i} for i in range(11))
     job = hr.Job("job")
     s = job.source("s", Live((quiet, busy)), event_time="t", idle="20 ms")
     s.key_by("k").window(hr.tumbling("10 ms")).reduce(name="r", n=hr.count()).sink("out", out())
     local = LocalRun(job, tmp_path, report="5 ms", parallelism=1)
     try:
         deadline = time.monotonic() + 10
-        while not (rows := local.rows("out")) and time.monotonic() < deadline:
+        while len(rows := local.rows("out")) < 1 + len(silent) and time.monotonic() < deadline:
             local.batch(seconds=0.1)
-        assert sum(row["n"] for row in rows) >= 1
+        assert sorted(row["n"] for row in rows) == [*(1 for _ in silent), 10], "the last window is still open"
+    finally:
+        local.close()
+
+
+@pytest.mark.parametrize("lines", [1, 2])
+def test_a_log_that_is_flushed_now_and_then_loses_nothing(lines: int, mode: str, tmp_path: Path) -> None:
+    """Each flush brings what happened since the one before, and comes long after the source was taken for idle."""
+    flushes = [records(*range(at, at + 100, 3)) for at in range(0, 600, 100)]
+    script = [[*flush, PAUSE] for flush in flushes]
+    source = Flushed(tuple(tuple(item for flush in script for item in flush) for _ in range(lines)))
+    job = hr.Job("job")
+    s = job.source("s", source, event_time="t", lateness="1 ms", idle="1 ms")
+    s.key_by("k").window(hr.tumbling("10 ms")).reduce(name="r", n=hr.count()).sink("out", out())
+    local = LocalRun(job, tmp_path, mode=mode, report="5 ms", parallelism=1)
+    try:
+        local.run()
+        assert sum(row["n"] for row in local.rows("out")) == lines * sum(map(len, flushes))
+        assert counters(local)["late:r"] == 0
     finally:
         local.close()
 

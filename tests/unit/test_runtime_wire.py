@@ -16,7 +16,7 @@ from workflows import MS, out
 import headrace as hr
 from headrace.errors import ProtocolError
 from headrace.graph.windowing import FOREVER_US, IDLE_US, NEVER_US
-from headrace.runtime.operators.operator import lowest_of
+from headrace.runtime.operators.progress import Progress
 from headrace.runtime.wire.frames import Frame, Kind, decode
 from headrace.runtime.wire.inbox import End, Inbox, Row, read_into
 from headrace.runtime.wire.marks import read_mark
@@ -95,9 +95,38 @@ def test_a_slow_subtask_changes_no_answer(slow: tuple[int, int], tmp_path: Path)
     assert got == expected()
 
 
-def test_idle_inputs_hold_nobody_back() -> None:
-    assert lowest_of([5, IDLE_US, 7]) == 5 and lowest_of([IDLE_US, IDLE_US]) == IDLE_US
-    assert lowest_of([NEVER_US, 5]) == NEVER_US and lowest_of([FOREVER_US, 3]) == 3
+@pytest.mark.parametrize(
+    ("watermarks", "reached_us", "idle"),
+    [
+        ([5, IDLE_US, 7], 5, False),
+        ([IDLE_US, IDLE_US], NEVER_US, True),
+        ([NEVER_US, 5], NEVER_US, False),
+        ([FOREVER_US, 3], 3, False),
+        ([FOREVER_US, IDLE_US], NEVER_US, True),
+        ([FOREVER_US, FOREVER_US], FOREVER_US, False),
+        ([], NEVER_US, False),
+    ],
+)
+def test_inputs_that_are_idle_or_have_ended_hold_nobody_back(
+    watermarks: list[int], reached_us: int, idle: bool
+) -> None:
+    progress = Progress(range(len(watermarks)))
+    for source, watermark_us in enumerate(watermarks):
+        progress.hear(source, watermark_us)
+    assert (progress.reached_us, progress.idle) == (reached_us, idle)
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
+def test_in_whatever_order_inputs_fall_silent_time_has_come_equally_far(order: tuple[int, ...]) -> None:
+    progress = Progress(range(3))
+    for source, watermark_us in enumerate((14, 19, FOREVER_US)):
+        progress.hear(source, watermark_us)
+    for source in order:
+        if source < 2:
+            progress.hear(source, IDLE_US)
+    assert progress.idle and progress.reached_us == 19
+    progress.hear(0, 14)
+    assert not progress.idle and progress.reached_us == 14, "one that speaks again holds back what it may bring"
 
 
 def test_a_full_inbox_makes_its_reader_wait() -> None:

@@ -77,7 +77,7 @@ class Source(Protocol):
     def live(self) -> bool:
         """True if silence means that nothing happened (sockets, growing directories).
 
-        Only a live source's watermark moves on with the wall clock while it is idle.
+        Only a live source can be idle: one that is silent for long no longer holds others back.
         """
         ...
 

@@ -11,7 +11,7 @@ NEVER_US = -(2**62)
 """Earlier than any event: the watermark before any is known."""
 
 IDLE_US = NEVER_US + 1
-"""The watermark of a sender without any data yet: it says nothing, but holds nobody back either."""
+"""Said in place of a watermark by an input that has fallen silent: its time stands still, and it holds nobody back."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,7 +95,9 @@ def build_operator(plan: JobPlan, node: Node, guard: Guard) -> Operator:
             logs = plan.checkpoint / "headrace" / "logs"
             idle_us = int(settings.idle_s * 1e6)
             partitions = plan.partitions[node.name]
-            return SourceOperator(node, plan.schemas[node.name], guard, partitions, logs, idle_us, eager=plan.eager)
+            alone = partitions == 1 and sum(isinstance(other, SourceNode) for other in plan.graph.nodes) == 1
+            schema = plan.schemas[node.name]
+            return SourceOperator(node, schema, guard, partitions, logs, idle_us, eager=plan.eager, alone=alone)
         case TransformNode():
             return Transform(node, plan.schemas[node.name], guard, plan.time_columns[node.inputs[0]])
         case ReduceNode():

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.graph.windowing import IDLE_US, NEVER_US
 from headrace.runtime.cutmaking.sourceorders import AHEAD_BYTES, SourceOrders
-from headrace.runtime.operators.operator import lowest_of
 from headrace.runtime.ownership import Holdings
 from headrace.runtime.plan import Ticket
 from headrace.runtime.wire.alignment import Alignment
@@ -207,7 +206,7 @@ class Flow:
 
     def advance(self) -> None:
         """How far all senders have come: windows are closed, and what reads this stage is told."""
-        lowest = lowest_of(self.known.values())
+        lowest = min((known for known in self.known.values() if known != IDLE_US), default=IDLE_US)
         if lowest <= self.watermark:
             return
         before, self.watermark = closed(self.watermark), min(lowest, END)

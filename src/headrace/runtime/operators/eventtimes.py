@@ -77,23 +77,29 @@ def last_end(times: Times, window: TimeWindow) -> Times:
     return (times + window.size_us) // window.every_us * window.every_us
 
 
-def without_closed(operator: Operator, batch: Batch, window: TimeWindow) -> Batch:
-    """Drop and count records whose windows have all been emitted.
-
-    Only a source that was silent and comes back with old records can send such.
+def closed_until(operator: Operator, batch: Batch) -> Times:
+    """For each record the end of windows that are closed for it: by what its own partition had reached before it, and by
+    what others have while that was silent.
     """
-    reached = operator.watermark_us
-    if not batch.rows or int(batch.times.min()) + window.size_us > reached:
+    if batch.late is None:
+        return np.full(batch.rows, operator.watermark_us)
+    return np.maximum(batch.late, operator.watermark_us)
+
+
+def without_closed(operator: Operator, port: int, batch: Batch, window: TimeWindow) -> Batch:
+    """The records that are in time for one of their windows at least.
+
+    Of those on time by their own partition only such can be missing that come from one that was silent.
+    """
+    if not batch.rows or (batch.late is None and last_end(batch.times.min(), window) > operator.watermark_us):
         return batch
-    closed = last_end(batch.times, window) <= reached
-    operator.meter.late += int(closed.sum())
-    return batch.where(~closed) if closed.any() else batch
+    return operator.without_late(port, batch, last_end(batch.times, window) <= closed_until(operator, batch))
 
 
 def partials_without_closed(operator: Operator, partial: pa.RecordBatch, window: TimeWindow) -> pa.RecordBatch:
     """The same for partials by pane, their first column; each is counted as one, however many records it stands for."""
     starts = partial.column(0).to_numpy() * window.pane_us
-    if not len(starts) or int(starts.min()) + window.size_us > operator.watermark_us:
+    if not len(starts) or last_end(starts.min(), window) > operator.watermark_us:
         return partial
     closed = last_end(starts, window) <= operator.watermark_us
     operator.meter.late += int(closed.sum())

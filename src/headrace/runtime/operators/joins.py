@@ -9,7 +9,7 @@ from headrace.errors import SchemaError
 from headrace.graph.nodes import JoinNode
 from headrace.graph.windowing import TimeWindow
 from headrace.runtime.batch import Batch
-from headrace.runtime.operators.eventtimes import first_end, last_end, without_closed
+from headrace.runtime.operators.eventtimes import closed_until, first_end, last_end
 from headrace.runtime.operators.operator import Operator, timestamps
 from headrace.state.durable.changes import Store
 from headrace.state.grouping import check_key_type
@@ -23,7 +23,7 @@ _SIDES = ("#left", "#right")
 class Join(Operator):
     """Inner, left, right and full outer joins; equal keys within equal windows.
 
-    A record that is too late for the first of its windows is dropped and counted.
+    A record that is too late for the first of its windows is late for all.
     """
 
     def __init__(self, node: JoinNode, schemas: tuple[pa.Schema, pa.Schema], out: pa.Schema, slices: int) -> None:
@@ -50,14 +50,11 @@ class Join(Operator):
 
     def on_batch(self, port: int, batch: Batch) -> None:
         self._born_us = batch.born_us
-        batch = without_closed(self, batch, self._window)
-        first, last = first_end(batch.times, self._window), last_end(batch.times, self._window)
-        if batch.late is not None:
-            dropped = first <= batch.late
-            self.meter.late += int(dropped.sum())
-            batch, first, last = batch.where(~dropped), first[~dropped], last[~dropped]
+        too_late = first_end(batch.times, self._window) <= closed_until(self, batch)
+        batch = self.without_late(port, batch, too_late)
         if not batch.rows:
             return
+        first, last = first_end(batch.times, self._window), last_end(batch.times, self._window)
         records = batch.records
         slices = slices_of([records.column(key) for key in self._node.keys], self._slices)
         while (inside := first <= last).any():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -16,18 +16,13 @@ from headrace.graph.windowing import FOREVER_US, IDLE_US, NEVER_US
 from headrace.runtime.batch import Batch
 from headrace.runtime.clock import now_us
 from headrace.runtime.metering.meter import StepMeter
+from headrace.runtime.operators.progress import Progress
 from headrace.runtime.operators.queues import InputQueue, QueuedBuffer
 from headrace.state.durable.changes import Store
 from headrace.state.index.choosing import Choice
 
 OnDisk = Callable[[Batch], npt.NDArray[np.bool_]]
 """Which records' keys are not in memory."""
-
-
-def lowest_of(watermarks: Iterable[int]) -> int:
-    """How far all inputs have come; idle ones are left out unless all are."""
-    awake = [w for w in watermarks if w != IDLE_US]
-    return min(awake) if awake else IDLE_US
 
 
 class Receiver(Protocol):
@@ -63,8 +58,10 @@ class Operator:
         self.outputs: list[tuple[Receiver, int]] = []
         self.meter = StepMeter(name)
         self.queue: InputQueue | None = None
-        self._watermarks = [NEVER_US] * ports
+        self._ports = range(ports)
+        self.inputs = Progress(self._ports)
         self.watermark_us = self._passed_on_us = NEVER_US
+        self._passed_idle = False
 
     def feed(self, receiver: Receiver, port: int = 0) -> None:
         """Hand results and watermarks to one more receiver."""
@@ -117,22 +114,33 @@ class Operator:
 
     def advance(self, port: int, watermark_us: int) -> None:
         """Advance one input; takes effect once all inputs have reached it."""
-        if watermark_us > self._watermarks[port]:
-            self._watermarks[port] = watermark_us
-            lowest = lowest_of(self._watermarks)
-            if lowest > self.watermark_us:
-                self.watermark_us = lowest
-                with self.meter.aside():
-                    self.on_watermark(lowest)
-                self.pass_on_watermark()
+        self.inputs.hear(port, watermark_us)
+        self.catch_up()
+
+    def catch_up(self) -> None:
+        """Let what the inputs have said take effect."""
+        reached_us = self.inputs.reached_us
+        if reached_us > self.watermark_us:
+            self.watermark_us = reached_us
+            with self.meter.aside():
+                self.on_watermark(reached_us)
+        self.pass_on_watermark()
 
     def pass_on_watermark(self) -> None:
-        """Tell all who read this step that nothing older than its watermark follows."""
+        """Tell all who read this step that nothing older than its watermark follows, and whether it is silent."""
         watermark_us = min(self.watermark_us, self.held_us())
-        if watermark_us > self._passed_on_us:
-            self._passed_on_us = watermark_us
-            for target, port in self.outputs:
-                target.watermark(port, watermark_us)
+        idle = self.inputs.idle and watermark_us == self.watermark_us
+        moved = watermark_us > self._passed_on_us
+        if moved or (self._passed_idle and not idle):
+            self._passed_on_us = max(watermark_us, self._passed_on_us)
+            self._tell(self._passed_on_us)
+        if idle and (moved or not self._passed_idle):
+            self._tell(IDLE_US)
+        self._passed_idle = idle
+
+    def _tell(self, watermark_us: int) -> None:
+        for target, port in self.outputs:
+            target.watermark(port, watermark_us)
 
     def held_us(self) -> int:
         """The earliest result that may still come, whatever the inputs' watermark: no later one may be passed on."""
@@ -147,12 +155,20 @@ class Operator:
                 target.receive(port, batch)
             self.meter.inner_ns += time.perf_counter_ns() - started_ns
 
+    def without_late(self, port: int, batch: Batch, late: npt.NDArray[np.bool_]) -> Batch:
+        """Count what came too late; returns the rest."""
+        if not late.any():
+            return batch
+        self.meter.late += int(late.sum())
+        return batch.where(~late)
+
     def begin(self) -> None:
         """A new attempt: forget watermarks. Edges into the stage tell theirs before anything comes, as of the version that it
         starts from; sources theirs as soon as they know them.
         """
-        self._watermarks = [NEVER_US] * len(self._watermarks)
+        self.inputs = Progress(self._ports)
         self.watermark_us = self._passed_on_us = NEVER_US
+        self._passed_idle = False
         self.meter.begin()
 
     def on_batch(self, port: int, batch: Batch) -> None:

@@ -14,6 +14,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from headrace.graph.windowing import IDLE_US
 from headrace.runtime.batch import Batch, concat
 
 
@@ -60,6 +61,12 @@ class QueuedWatermark:
 
     port: int
     watermark_us: int
+
+    def joined(self, other: QueuedWatermark) -> QueuedWatermark | None:
+        """Both as one if nothing lies between them: the higher one says it all, unless one says that the input is idle."""
+        if self.port != other.port or IDLE_US in (self.watermark_us, other.watermark_us):
+            return None
+        return self if self.watermark_us > other.watermark_us else other
 
 
 class InputQueue(Protocol):
@@ -130,11 +137,11 @@ class Fifo:
         self.put_rows += waiting.rows
 
     def put_watermark(self, port: int, watermark_us: int) -> None:
-        last = self._waiting[-1] if self._waiting else None
-        if isinstance(last, QueuedWatermark) and last.port == port:  # nothing in between: the higher one says it all
-            self._waiting.pop()
-            watermark_us = max(watermark_us, last.watermark_us)
-        self._waiting.append(QueuedWatermark(port, watermark_us))
+        new, last = QueuedWatermark(port, watermark_us), self._waiting[-1] if self._waiting else None
+        if isinstance(last, QueuedWatermark) and (both := last.joined(new)) is not None:
+            self._waiting[-1] = both
+        else:
+            self._waiting.append(new)
 
     def take_watermark(self) -> QueuedWatermark | None:
         head = self._waiting[0] if self._waiting else None

@@ -15,9 +15,11 @@ from headrace.connect.source import Poll, Reader
 from headrace.graph.nodes import SourceNode
 from headrace.graph.windowing import FOREVER_US, IDLE_US, NEVER_US
 from headrace.runtime.batch import Batch, Times
+from headrace.runtime.clock import now_us
 from headrace.runtime.operators.eventtimes import event_times, own_watermarks
-from headrace.runtime.operators.operator import Operator, lowest_of
+from headrace.runtime.operators.operator import Operator
 from headrace.runtime.operators.positions import Positions
+from headrace.runtime.operators.progress import Progress
 from headrace.runtime.operators.usercode import Guard
 from headrace.schemas import conform
 from headrace.state.durable.changes import Store
@@ -26,25 +28,45 @@ from headrace.state.stores.keyvalues import KeyedStore
 
 @dataclass(slots=True)
 class Partition:
-    """One partition of a source in this subtask: its reader, and how far its time has come."""
+    """One partition of a source in this subtask: its reader, and how far its time has come.
+
+    ``heard_us``: when a poll last found something. ``held_us``: the newest time that counts until ``held_until_us``,
+    while others who woke with it are heard.
+    """
 
     number: int
     reader: Reader
     newest_us: int = NEVER_US
-    heard_us: int = 0
+    heard_us: int | None = None
     idle: bool = False
+    held_us: int = NEVER_US
+    held_until_us: int = NEVER_US
     frozen_us: int = NEVER_US
 
-    def watermark(self, node: SourceNode) -> int:
+    def found_nothing(self, now_us: int, idle_us: int) -> None:
+        """Only polls tell that a source is silent: a subtask that was busy has not looked."""
+        self.heard_us = now_us if self.heard_us is None else self.heard_us
+        self.idle = self.idle or now_us - self.heard_us > idle_us
+
+    def found(self, now_us: int, waits_us: int) -> None:
+        """It speaks. If it had fallen silent, its time moves on when it has waited for others."""
+        if self.idle:
+            self.held_us, self.held_until_us = self.newest_us, now_us + waits_us
+        self.heard_us, self.idle = now_us, False
+
+    def watermark(self, node: SourceNode, now_us: int) -> int:
         if self.reader.exhausted:
             return FOREVER_US
-        if node.event_time is None or self.newest_us == NEVER_US:
-            return IDLE_US if self.idle else NEVER_US
-        return self.newest_us - node.lateness_us
+        newest_us = self.held_us if now_us < self.held_until_us else self.newest_us
+        return newest_us - node.lateness_us if node.event_time is not None and newest_us > NEVER_US else NEVER_US
 
 
 class SourceOperator(Operator):
-    """Polls its partitions' readers; offsets and times are slices of state, one per partition."""
+    """Polls its partitions' readers; offsets and times are slices of state, one per partition.
+
+    A partition of a live source that is silent for ``idle`` stands still and no longer holds others back; unless it is
+    ``alone``, its time moves on ``idle`` after it has come back, so that others who come back with it are heard first.
+    """
 
     polled = True
 
@@ -58,17 +80,18 @@ class SourceOperator(Operator):
         idle_us: int,
         *,
         eager: bool,
+        alone: bool = False,
     ) -> None:
         super().__init__(node.name)
         self._eager = eager
         self.node, self._schema, self._guard = node, schema, guard
         self._of, self._logs = partitions, logs
         self._idle_us = node.idle_us if node.idle_us is not None else idle_us
+        self._waits_us = self._idle_us if eager and not alone else 0
         self._store = KeyedStore(node.name, lambda keys: [int(str(key)) for key in keys])
         self._positions = Positions(self._store)
         self._partitions: list[Partition] = []
         self._turn = 0
-        self._passed_us = NEVER_US
 
     def stores(self) -> dict[str, Store]:
         return {"": self._store}
@@ -86,7 +109,7 @@ class SourceOperator(Operator):
 
     def begin(self) -> None:
         super().begin()
-        self._passed_us = NEVER_US
+        self.inputs = Progress(partition.number for partition in self._partitions)
         for partition in self._partitions:
             partition.frozen_us = partition.newest_us
 
@@ -101,6 +124,8 @@ class SourceOperator(Operator):
             partition = self._partitions[(self._turn + step) % n]
             poll = None if partition.reader.exhausted else partition.reader.poll(left, now_us)
             if poll is None or not (poll.records.num_rows or poll.bad):
+                if self.node.source.live:
+                    partition.found_nothing(now_us, self._idle_us)
                 continue
             self._take(partition, poll, now_us)
             left -= poll.records.num_rows + len(poll.bad)
@@ -126,34 +151,15 @@ class SourceOperator(Operator):
         return min(known) if known and len(known) == len(due) else None
 
     def on_clock(self, now_us: int) -> None:
-        """Pass on how far time has come; silence of a live source counts as progress."""
+        """Pass on how far time has come."""
         if not self._partitions:
-            self.watermark(0, FOREVER_US)
-            return
-        watermarks = []
+            self.inputs.hear(0, FOREVER_US)
         for partition in self._partitions:
-            silent_us = now_us - partition.heard_us if partition.heard_us else 0
-            partition.heard_us = partition.heard_us or now_us
-            if self.node.source.live and silent_us > self._idle_us:
-                partition.idle = True
-                if partition.newest_us > NEVER_US:
-                    partition.newest_us = max(
-                        partition.newest_us, min(partition.newest_us + self._idle_step(partition, now_us), now_us)
-                    )
-            watermarks.append(partition.watermark(self.node))
-        self._pass_on(watermarks)
-
-    def _pass_on(self, watermarks: list[int]) -> None:
-        lowest = lowest_of(watermarks)
-        if lowest > self._passed_us:
-            self._passed_us = lowest
-            self.watermark(0, lowest)
-
-    def _idle_step(self, partition: Partition, now_us: int) -> int:
-        """How much wall time has passed since this was last asked, beyond the idle timeout."""
-        step = now_us - partition.heard_us - self._idle_us
-        partition.heard_us += max(step, 0)
-        return max(step, 0)
+            watermark_us = partition.watermark(self.node, now_us)
+            self.inputs.hear(partition.number, watermark_us)
+            if partition.idle and watermark_us < FOREVER_US:
+                self.inputs.hear(partition.number, IDLE_US)
+        self.catch_up()
 
     def on_cut(self, *, end: bool) -> None:
         # A partition without data so far must not hold the others back where batches are all there is,
@@ -162,7 +168,7 @@ class SourceOperator(Operator):
             unheard = partition.newest_us == NEVER_US and partition.reader.next_due_us() is None
             partition.idle = partition.idle or (unheard and not self.node.source.bounded)
         if self._partitions and not self._eager:
-            self._pass_on([partition.watermark(self.node) for partition in self._partitions])
+            self.on_clock(now_us())
         for partition in self._partitions:
             self._positions.note(partition.number, partition.reader.offset(), partition.newest_us)
 
@@ -172,7 +178,7 @@ class SourceOperator(Operator):
         self._partitions = []
 
     def _take(self, partition: Partition, poll: Poll, now_us: int, *, ordered: bool = True) -> None:
-        partition.heard_us, partition.idle = now_us, False
+        partition.found(now_us, self._waits_us)
         for bad in poll.bad:
             self._guard.bad_input(bad.text, bad.reason)
         records = conform(poll.records, self._schema, self.name)

@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.graph.nodes import ReduceNode
-from headrace.graph.windowing import NEVER_US, TimeWindow
+from headrace.graph.windowing import TimeWindow
 from headrace.runtime.batch import Batch, Times
-from headrace.runtime.operators.eventtimes import first_end, last_end, without_closed
+from headrace.runtime.operators.eventtimes import closed_until, first_end, last_end
 from headrace.runtime.operators.operator import timestamps
 from headrace.runtime.operators.usercode import Guard
 from headrace.runtime.reduce.reduce import PaneReduce, Place
@@ -37,15 +37,11 @@ class DirectReduce(PaneReduce):
 
     def on_batch(self, port: int, batch: Batch) -> None:
         window = self._window
-        if not window.versioned:
-            batch = without_closed(self, batch, window)
         self._born_us = batch.born_us
+        reach = closed_until(self, batch) - (window.keep_us if window.versioned else 0)
+        too_late = last_end(batch.times, window) <= reach
+        batch, reach = self.without_late(port, batch, too_late), reach[~too_late]
         ends, last = first_end(batch.times, window), last_end(batch.times, window)
-        if batch.late is not None:
-            reach = batch.late - (window.keep_us if window.versioned else 0)
-            self.meter.late += int((last <= reach).sum())
-        else:
-            reach = np.full(batch.rows, NEVER_US)
         touched = []
         while True:
             inside = (ends <= last) & (ends > reach)

@@ -96,9 +96,8 @@ class KeyedReduce(Reduce):
 
     def on_batch(self, port: int, batch: Batch) -> None:
         self.newest_us, self.born_us = max(self.newest_us, int(batch.times.max())), batch.born_us
-        if isinstance(self._states, SessionStates):
-            batch, late = self._states.without_late(batch)
-            self.meter.late += late
+        if isinstance(self._states, SessionStates) and batch.late is not None:
+            batch = self.without_late(port, batch, self._states.too_late(batch.times, batch.late))
         self._emit_all((self.deferring or self._states).take(batch))
 
     def on_partial(self, port: int, partial: pa.RecordBatch, born_us: int) -> None:

@@ -17,7 +17,13 @@ from headrace.graph.combining import chooses_panes
 from headrace.graph.nodes import ReduceNode
 from headrace.graph.windowing import NEVER_US, TimeWindow
 from headrace.runtime.batch import Batch, Times
-from headrace.runtime.operators.eventtimes import first_end, last_end, partials_without_closed, without_closed
+from headrace.runtime.operators.eventtimes import (
+    closed_until,
+    first_end,
+    last_end,
+    partials_without_closed,
+    without_closed,
+)
 from headrace.runtime.operators.operator import timestamps
 from headrace.runtime.operators.usercode import Guard
 from headrace.runtime.reduce.forms import Forms
@@ -94,8 +100,8 @@ class PanedReduce(PaneReduce):
     def on_batch(self, port: int, batch: Batch) -> None:
         self._born_us = batch.born_us
         if batch.late is not None:
-            batch = self._sort_out_late(batch)
-        batch = without_closed(self, batch, self._window)
+            batch = self._sort_out_late(port, batch)
+        batch = without_closed(self, port, batch, self._window)
         if not batch.rows:
             return
         panes, rows_before = self.panes_of(batch.times), len(self.table)
@@ -230,20 +236,18 @@ class PanedReduce(PaneReduce):
             bounds = [timestamps(end - self._window.size_us, n), timestamps(end, n)]
             self.emit(Batch(self.results(rows, bounds, table), np.full(n, end - 1), self._born_us))
 
-    def _sort_out_late(self, batch: Batch) -> Batch:
-        """Drop and count what is too late for all its windows; keep what is in time for all.
+    def _sort_out_late(self, port: int, batch: Batch) -> Batch:
+        """What is in time for all its windows; what is so for some of them is added to these.
 
         A window that has been emitted stays closed, also for a partition that was silent and whose watermark is lower.
         """
-        assert batch.late is not None
-        first, last = first_end(batch.times, self._window), last_end(batch.times, self._window)
-        reached = np.maximum(batch.late, self._closed_us)
-        dropped = last <= reached
-        self.meter.late += int(dropped.sum())
-        some = ~dropped & (first <= reached)
+        reached = np.maximum(closed_until(self, batch), self._closed_us)
+        too_late = last_end(batch.times, self._window) <= reached
+        batch, reached = self.without_late(port, batch, too_late), reached[~too_late]
+        some = first_end(batch.times, self._window) <= reached
         if some.any():
             self._add_to_windows(batch.where(some), reached[some])
-        return batch.where(~dropped & ~some)
+        return batch.where(~some)
 
 
 def _at_panes(partial: pa.RecordBatch, panes: Times) -> pa.RecordBatch:

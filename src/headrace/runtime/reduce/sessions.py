@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.graph.windowing import FOREVER_US, NEVER_US
@@ -54,12 +55,9 @@ class SessionStates:
     def row_bytes(self) -> int:
         return self._open.row_bytes
 
-    def without_late(self, batch: Batch) -> tuple[Batch, int]:
-        """The records whose session may still be open, and how many were dropped."""
-        if batch.late is None:
-            return batch, 0
-        dropped = batch.times + self._gap <= batch.late
-        return batch.where(~dropped), int(dropped.sum())
+    def too_late(self, times: Times, late: Times) -> npt.NDArray[np.bool_]:
+        """Which records' sessions had ended when their own partition had come so far."""
+        return times + self._gap <= late
 
     def take(self, batch: Batch) -> Iterator[Batch]:
         if batch.late is None:

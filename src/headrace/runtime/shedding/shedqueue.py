@@ -95,9 +95,12 @@ class ShedQueue:
         self._shedder.release(items, self._clock_us())
 
     def put_watermark(self, port: int, watermark_us: int) -> None:
-        if self._watermarks and self._watermarks[-1][0] == self._arrivals and self._watermarks[-1][1].port == port:
-            watermark_us = max(watermark_us, self._watermarks.pop()[1].watermark_us)
-        self._watermarks.append((self._arrivals, QueuedWatermark(port, watermark_us)))
+        new = QueuedWatermark(port, watermark_us)
+        in_a_row = bool(self._watermarks) and self._watermarks[-1][0] == self._arrivals
+        if in_a_row and (both := self._watermarks[-1][1].joined(new)) is not None:
+            self._watermarks.pop()
+            new = both
+        self._watermarks.append((self._arrivals, new))
 
     def take_watermark(self) -> QueuedWatermark | None:
         if not self._watermarks:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.graph.stages import Edge
-from headrace.graph.windowing import NEVER_US, TimeWindow
+from headrace.graph.windowing import IDLE_US, NEVER_US, TimeWindow
 from headrace.runtime.batch import Batch, concat, to_wire
 from headrace.runtime.clock import now_us
 from headrace.runtime.ownership import Table
@@ -87,6 +87,8 @@ class EdgeWriter:
     entered_us: int = field(init=False)
     watermark_us: int = field(init=False)
     told_us: int = field(init=False)
+    idle: bool = field(init=False)
+    told_idle: bool = field(init=False)
     sequences: list[int] = field(init=False)
     sent: npt.NDArray[np.int64] = field(init=False)
     put: int = field(init=False)
@@ -105,6 +107,7 @@ class EdgeWriter:
             self.combiner.resting = 0
         self._empty()
         self.watermark_us = self.told_us = NEVER_US
+        self.idle = self.told_idle = False
         self.sequences = [0] * self.receivers
         self._count_anew()
 
@@ -135,11 +138,13 @@ class EdgeWriter:
         self.pending_bytes += batch.records.nbytes
 
     def watermark(self, port: int, watermark_us: int) -> None:
-        self.watermark_us = max(self.watermark_us, watermark_us)
+        self.idle = watermark_us == IDLE_US
+        if not self.idle:
+            self.watermark_us = max(self.watermark_us, watermark_us)
 
     @property
     def news(self) -> bool:
-        return bool(self.opened_us) or self.watermark_us > self.told_us
+        return bool(self.opened_us) or self.watermark_us > self.told_us or self.idle != self.told_idle
 
     @property
     def due_us(self) -> int:
@@ -164,13 +169,24 @@ class EdgeWriter:
         if self.pending_late:
             self._ship_batch(Kind.LATE, concat(self.pending_late), shipped_us, rows)
         self._empty()
-        if self.watermark_us > self.told_us:
+        moved = self.watermark_us > self.told_us
+        if moved or (self.told_idle and not self.idle):
             self.told_us = self.watermark_us
-            for receiver in self.targets:
-                told = Frame(
-                    Kind.WATERMARK, self.edge.id, self.sender, self.sequences[receiver], watermark_us=self.told_us
-                )
-                rows[receiver].append(told.encode())
+            self._tell(self.told_us, rows)
+        if self.idle and (moved or not self.told_idle):
+            self._tell(IDLE_US, rows)
+        self.told_idle = self.idle
+
+    @property
+    def marked_us(self) -> int:
+        """What a cut's mark says of it: the watermark that was last told."""
+        return IDLE_US if self.told_idle else self.told_us
+
+    def _tell(self, watermark_us: int, rows: list[list[bytes]]) -> None:
+        for receiver in self.targets:
+            sequence = self.sequences[receiver]
+            told = Frame(Kind.WATERMARK, self.edge.id, self.sender, sequence, watermark_us=watermark_us)
+            rows[receiver].append(told.encode())
 
     def _ship_batch(self, kind: Kind, batch: Batch, shipped_us: int, rows: list[list[bytes]]) -> None:
         keys = [batch.records.column(key) for key in self.edge.keys]

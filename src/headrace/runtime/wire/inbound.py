@@ -10,8 +10,9 @@ import pyarrow as pa
 
 from headrace.errors import ProtocolError
 from headrace.graph.stages import Edge
-from headrace.graph.windowing import FOREVER_US, NEVER_US
-from headrace.runtime.operators.operator import Operator, lowest_of
+from headrace.graph.windowing import FOREVER_US, IDLE_US, NEVER_US
+from headrace.runtime.operators.operator import Operator
+from headrace.runtime.operators.progress import Progress
 from headrace.runtime.wire.channelmeter import ChannelMeter
 from headrace.runtime.wire.frames import Frame, Kind
 from headrace.runtime.wire.marks import CutMark
@@ -34,7 +35,7 @@ class Inbound:
     last: dict[int, int] = field(default_factory=dict)
     consumed: dict[int, npt.NDArray[np.int64]] = field(default_factory=dict)
     stood: dict[int, int] = field(default_factory=dict)
-    watermarks: dict[int, int] = field(default_factory=dict)
+    senders: Progress = field(default_factory=Progress)
     reached_us: int = NEVER_US
 
     @property
@@ -45,7 +46,7 @@ class Inbound:
     def begin(self, senders: range) -> None:
         """A new attempt: nothing has come."""
         self.last = dict.fromkeys(senders, 0)
-        self.watermarks = dict.fromkeys(senders, NEVER_US)
+        self.senders = Progress(senders)
         self.consumed, self.stood = {}, {}
         self.meter.forget()
 
@@ -63,7 +64,7 @@ class Inbound:
             return False
         self._check(frame.sender, frame.sequence, last + carries_data)
         if not carries_data:
-            self.watermarks[frame.sender] = max(self.watermarks.get(frame.sender, NEVER_US), frame.watermark_us)
+            self.senders.hear(frame.sender, frame.watermark_us)
             return True
         self.last[frame.sender] = frame.sequence
         self.stood[frame.sender] = self.stood.get(frame.sender, 0) + frame.stands
@@ -80,7 +81,7 @@ class Inbound:
 
     def follow(self, sender: int, mark: CutMark) -> None:
         """From a cut on the watermark in a sender's mark counts, even if it is lower than the one known of it."""
-        self.watermarks[sender] = mark.watermarks.get(self.edge.id, NEVER_US)
+        self.senders.hear(sender, mark.watermarks.get(self.edge.id, NEVER_US))
 
     def advance(self) -> None:
         """Tell the operator how far all senders have come. An input that has ended may have more in the next attempt."""
@@ -88,6 +89,8 @@ class Inbound:
         if lowest < FOREVER_US:
             self.reached_us = max(self.reached_us, lowest)
         self.operator.watermark(self.edge.port, lowest)
+        if self.senders.idle:
+            self.operator.watermark(self.edge.port, IDLE_US)
 
     def resume(self) -> None:
         """A new attempt: the operator has come as far as it had before."""
@@ -101,4 +104,4 @@ class Inbound:
             )
 
     def lowest(self) -> int:
-        return lowest_of(self.watermarks.values()) if self.watermarks else NEVER_US
+        return self.senders.reached_us

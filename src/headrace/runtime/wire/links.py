@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from headrace.errors import ProtocolError
 from headrace.graph.stages import Edge, Layout, Stage
+from headrace.graph.windowing import IDLE_US, NEVER_US
 from headrace.runtime.batch import Batch, from_wire, wire_schema
 from headrace.runtime.clock import now_us
 from headrace.runtime.operators.operator import Receiver
@@ -26,7 +27,11 @@ from headrace.runtime.wire.inbox import Row
 
 @dataclass(slots=True)
 class Link:
-    """One edge at one stage of its leg. ``target`` is None where the step can never run here."""
+    """One edge at one stage of its leg. ``target`` is None where the step can never run here.
+
+    ``said_us`` and ``idle`` are what was last said of time: where the target comes to be it is told again, since a source
+    that is silent may not say more for long.
+    """
 
     edge: Edge
     schema: pa.Schema
@@ -37,17 +42,37 @@ class Link:
     last: dict[int, int] = field(default_factory=dict)
     consumed: dict[int, int] = field(default_factory=dict)
     stood: dict[int, int] = field(default_factory=dict)
+    said_us: int = NEVER_US
+    idle: bool = False
 
     def begin(self) -> None:
         """A new attempt: nothing has come yet."""
         self.last, self.consumed, self.stood = {}, {}, {}
+        self.said_us, self.idle = NEVER_US, False
         self.meter.forget()
 
     def receive(self, port: int, batch: Batch) -> None:
         self._next.receive(self.edge.port, batch)
 
     def watermark(self, port: int, watermark_us: int) -> None:
+        self.note(watermark_us)
         self._next.watermark(self.edge.port, watermark_us)
+
+    def note(self, watermark_us: int) -> None:
+        """What is said of time to the target, wherever that is."""
+        self.idle = watermark_us == IDLE_US
+        if not self.idle:
+            self.said_us = max(self.said_us, watermark_us)
+
+    def place(self, *, here: bool) -> None:
+        """Where the target is from now on; what waits in buffers must have left before."""
+        if here == self.here:
+            return
+        self.here = here
+        if self.said_us > NEVER_US:
+            self._next.watermark(self.edge.port, self.said_us)
+        if self.idle:
+            self._next.watermark(self.edge.port, IDLE_US)
 
     @property
     def _next(self) -> Receiver:
@@ -59,7 +84,7 @@ class Link:
     def deliver(self, frame: Frame, ahead_us: int) -> None:
         """Serve a buffer of an earlier process; its number must be higher than the last one's."""
         if frame.kind is Kind.WATERMARK:
-            self._next.watermark(self.edge.port, frame.watermark_us)
+            self.watermark(self.edge.port, frame.watermark_us)
             return
         if frame.sequence <= self.last.get(frame.sender, 0):
             return
@@ -95,14 +120,14 @@ class Links:
         return [link.writer for link in self._links.values() if link.writer is not None]
 
     def place(self, places: Mapping[str, int]) -> None:
-        """Where steps are from now on; what waits in buffers must have left before."""
+        """Where steps are from now on."""
         for link in self._links.values():
             if link.target is None:
-                link.here = False
+                link.place(here=False)
             elif link.writer is None:
-                link.here = True
+                link.place(here=True)
             elif link.edge.border is None:
-                link.here = places[link.edge.target] <= self._stage.index
+                link.place(here=places[link.edge.target] <= self._stage.index)
 
     def take(self, frame: Frame, row: Row) -> None:
         """A frame from the stage before."""
@@ -112,6 +137,8 @@ class Links:
                 f"stage {self._stage.index} received a buffer of edge {frame.edge}, which is not its own"
             )
         if not link.here:
+            if frame.kind is Kind.WATERMARK:
+                link.note(frame.watermark_us)
             self._pass_on(frame)
             return
         if frame.kind < Kind.WATERMARK:

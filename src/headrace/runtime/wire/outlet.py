@@ -114,7 +114,7 @@ class Outlet:
         rows = self._flushed(self._edges)
         inside = self._stage.index < self._stage.last
         sender = sender_id(self._stage.index - self._stage.first, self._index) if inside else self._index
-        watermarks = {edge.edge.id: edge.told_us for edge in self._edges if edge.told_us > NEVER_US}
+        watermarks = {edge.edge.id: edge.marked_us for edge in self._edges if edge.marked_us > NEVER_US}
         for receiver in [self._index] if inside else self._edges[0].targets:
             sequences = {edge.edge.id: edge.sequences[receiver] for edge in self._edges}
             rows[receiver].append(CutMark(token, end, sequences, watermarks, dict(tables)).frame(sender).encode())
