@@ -41,6 +41,12 @@ def test_the_test_in_the_readme_passes():
     scope["test_counts"]()  # type: ignore[operator]
 
 
+def test_the_job_with_late_records_does_what_the_page_says(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (job,) = [block for block in python_blocks(ROOT / "docs" / "how-it-works.md") if ".late()" in block]
+    exec(job, {})
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\((?!https?:)([^)#]+)[^)]*\)", page.read_text()):
@@ -97,9 +103,8 @@ def test_methods_in_the_api_are_those_of_the_code():
     for owner, text in zip(blocks[::2], blocks[1::2]):
         kind = getattr(hr, owner)
         methods = {name for name, _ in inspect.getmembers(kind, inspect.isfunction) if not name.startswith("_")}
-        assert {*re.findall(r"^\|? ?\| `(\w+)\(", text, re.MULTILINE)} - {owner} == methods - {"add", "auto_name"}, (
-            owner
-        )
+        used_by_streams = {"add", "auto_name", "node"}
+        assert {*re.findall(r"^\|? ?\| `(\w+)\(", text, re.MULTILINE)} - {owner} == methods - used_by_streams, owner
     handle = {name for name in dir(hr.Run) if not name.startswith("_")} - {"begin", "order"}
     assert {*re.findall(r"^\| `(\w+)(?:\([^`]*\))?` \|", API.partition("`hr.Run` is")[2], re.MULTILINE)} == handle
 

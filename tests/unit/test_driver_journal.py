@@ -7,7 +7,9 @@ import threading
 
 import pytest
 
+import headrace as hr
 from headrace.driver.journal import REMEMBERED, Journal
+from headrace.testing import run_local, scripted
 
 
 def test_events_are_kept_in_order_with_their_numbers(caplog: pytest.LogCaptureFixture) -> None:
@@ -61,3 +63,35 @@ def test_what_was_handed_out_stays_and_threads_may_write_meanwhile() -> None:
     seen.append([event.number for event in journal.events])
     assert all(numbers == list(range(numbers[0], numbers[0] + len(numbers))) for numbers in seen if numbers)
     assert seen[-1][-1] == writers * each - 1 and journal.dropped == writers * each - 50
+
+
+def late_job(*, read: bool) -> hr.Job:
+    job = hr.Job("job")
+    times = [5, 50, *([1] * 7)]
+    stream = job.source("s", scripted([{"k": "a", "t": t} for t in times]), event_time="t")
+    counts = stream.key_by("k").window(hr.tumbling("10 ms")).reduce(name="counts", n=hr.count()).sink("out", hr.rows())
+    if read:
+        counts.late().sink("late", hr.rows())
+    return job
+
+
+def test_late_records_are_told_at_first_and_whenever_they_have_doubled(caplog: pytest.LogCaptureFixture) -> None:
+    journal, graph = Journal(), late_job(read=False).graph()
+    for count in (0, 1, 0, 1, 1, 1, 1, 996):
+        journal.note_late({"in:counts": 10, "late:counts": count}, graph)
+    told = [event.detail.split(" so far")[0] for event in journal.events]
+    assert told == [
+        "step 'counts': 1 record", "step 'counts': 2 records", "step 'counts': 4 records", "step 'counts': 1,001 records"
+    ]  # fmt: skip
+    assert {record.levelname for record in caplog.records} == {"WARNING"}
+
+
+@pytest.mark.parametrize("mode", ["realtime", "microbatch", "batch"])
+@pytest.mark.parametrize("read", [False, True])
+def test_a_run_warns_of_late_records_that_nobody_reads(read: bool, mode: str, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "headrace"):
+        run_local(late_job(read=read), mode=mode)
+    told = [(r.levelname, r.getMessage()) for r in caplog.records if r.getMessage().startswith("late: ")]
+    came = "late: step 'counts': 7 records so far came after their windows had closed"
+    lost = f"{came} and are in no result; give the source a longer lateness= to wait for such, or read them with late()"
+    assert told == [("INFO", f"{came}; late() has them") if read else ("WARNING", lost)]

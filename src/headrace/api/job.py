@@ -175,6 +175,10 @@ class Job:
         self._nodes[node.name] = node
         return Stream(self, node.name)
 
+    def node(self, name: str) -> Node:
+        """A step as data (used by streams)."""
+        return self._nodes[name]
+
     def auto_name(self, kind: str, after: str) -> str:
         """A name for an unnamed step: stable as long as the workflow around it is."""
         name, n = f"{after}.{kind}", 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Unpack
 
 import pyarrow as pa
 
@@ -13,7 +13,7 @@ from headrace.api.options import STEP_DEFAULTS, StepSettings, step_options
 from headrace.config import spelled_out
 from headrace.connect.sink import Sink
 from headrace.errors import GraphError
-from headrace.graph.nodes import SinkNode, TransformKind, TransformNode, UnionNode
+from headrace.graph.nodes import JoinNode, LateNode, SinkNode, TransformKind, TransformNode, UnionNode
 
 if TYPE_CHECKING:
     from headrace.api.job import Job
@@ -97,6 +97,22 @@ class Stream:
         if not columns or not all(isinstance(column, str) for column in columns):
             raise GraphError(f"key_by after {self.name!r} needs column names, for example key_by('user')")
         return KeyedStream(self.job, self.name, columns)
+
+    def late(self, side: Literal["left", "right"] | None = None, *, name: str | None = None) -> Stream:
+        """The records that came too late for this step, which is windowed: not its results, but what it reads.
+
+        A record is here if it counts in none of its windows: ``hot.late().sink("late", hr.jsonl("late/"))``. Each is
+        here exactly once, whatever fails. Of a join ``side`` says whose: of the stream that was joined (``"left"``)
+        or of the other one (``"right"``).
+        """
+        step = self.job.node(self.name)
+        if isinstance(step, JoinNode) and side not in ("left", "right"):
+            raise GraphError(f"late() after join {self.name!r} needs a side: late('left') or late('right')")
+        if side is not None and not isinstance(step, JoinNode):
+            raise GraphError(f"late({side!r}) after {self.name!r}: only a join has sides; write late()")
+        kind = f"late_{side}" if side is not None else "late"
+        name = name or self.job.auto_name(kind, self.name)
+        return self.job.add(LateNode(name, (self.name,), 1 if side == "right" else 0))
 
     @_with_step_settings
     def sink(self, name: str, sink: Sink, **options: Unpack[StepSettings]) -> Stream:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Protocol
 
@@ -135,7 +136,9 @@ class DriverLoop:
                     self._queries.answer(batch, run)
                 case Began():
                     self._on_began()
-                case CutHappened():
+                case CutHappened(descriptions=described):
+                    counters = sum((Counter(description.counters) for description in described), Counter[str]())
+                    self._journal.note_late(counters, self.machine.plan.graph)
                     self._on_cut(instruction)
                 case Finish():
                     return instruction

@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
+from collections.abc import Mapping
 from threading import Lock
 
 from headrace.driver.status import Event
+from headrace.graph.nodes import Graph
 from headrace.runtime.messages import Reported
 
 _log = logging.getLogger("headrace")
@@ -26,6 +28,8 @@ class Journal:
         self._lock = Lock()
         self._count = 0
         self._engines: dict[tuple[str, int], str] = {}
+        self._late: dict[str, int] = {}
+        self._told_late: dict[str, int] = {}
 
     @property
     def events(self) -> list[Event]:
@@ -55,6 +59,28 @@ class Journal:
         if full:
             _log.warning("the journal keeps the last %d events; older ones are in this log only", self._events.maxlen)
         _log.log(level, "%s: %s", what, detail)
+
+    def note_late(self, counters: Mapping[str, int], graph: Graph) -> None:
+        """Records that a cut adds to those that came too late for a step: at the first, and when they are twice as many.
+
+        Where nobody reads them, they are lost: that is a warning.
+        """
+        for name, count in counters.items():
+            kind, _, step = name.partition(":")
+            if kind != "late" or not count:
+                continue
+            self._late[step] = late = self._late.get(step, 0) + count
+            if late >= 2 * self._told_late.get(step, 0):
+                self._told_late[step] = late
+                self._say_late(step, late, lost=not graph.late_wanted(step))
+
+    def _say_late(self, step: str, count: int, *, lost: bool) -> None:
+        came = f"step {step!r}: {count:,} record{'s' if count > 1 else ''} so far came after their windows had closed"
+        if lost:
+            remedy = "give the source a longer lateness= to wait for such, or read them with late()"
+            self.warn("late", f"{came} and are in no result; {remedy}")
+        else:
+            self.say("late", f"{came}; late() has them")
 
     def note_engines(self, reported: Reported) -> None:
         """How each subtask of a reduce keeps its states, whenever that changes: its hash engine, panes or windows."""

@@ -17,7 +17,7 @@ from headrace.driver.identity import NEW, known_identity
 from headrace.driver.schemafinding import infer
 from headrace.errors import GraphError
 from headrace.graph.granularity import default_slices
-from headrace.graph.nodes import Graph, Node, PaneNode, ReduceNode, SinkNode, SourceNode
+from headrace.graph.nodes import Graph, LateNode, Node, PaneNode, ReduceNode, SinkNode, SourceNode
 from headrace.graph.reduction import Aggregate
 from headrace.graph.sharing import share
 from headrace.graph.stages import lay_out
@@ -82,7 +82,7 @@ def needed_columns(graph: Graph, source: SourceNode) -> set[str] | None:
     """The columns that steps read, or None if one of them (a user's function, a sink) sees whole records."""
     needed = {source.event_time} if source.event_time is not None else set()
     for node, _ in graph.consumers(source.name):
-        if not isinstance(node, (ReduceNode, PaneNode)):
+        if not isinstance(node, (ReduceNode, PaneNode)) or graph.late_wanted(node.name):
             return None
         needed.update(node.keys)
         for _, reducer in node.reducers:
@@ -99,7 +99,8 @@ def collecting(graph: Graph, directory: Path, *, every: bool) -> Graph:
         if isinstance(node, SinkNode) and (every or isinstance(node.sink, CollectHere)):
             node = replace(node, sink=collect_sink(directory / node.name))
         nodes.append(node)
-        if every and not isinstance(node, SinkNode) and not graph.consumers(node.name):
+        unread = all(isinstance(reader, LateNode) for reader, _ in graph.consumers(node.name))
+        if every and not isinstance(node, SinkNode) and unread:
             nodes.append(SinkNode(f"{node.name}.collected", collect_sink(directory / node.name), (node.name,)))
     return replace(graph, nodes=tuple(nodes))
 

@@ -19,6 +19,7 @@ from headrace.errors import GraphError, SchemaError
 from headrace.graph.nodes import (
     Graph,
     JoinNode,
+    LateNode,
     Node,
     PaneNode,
     ProcessNode,
@@ -59,14 +60,15 @@ def infer(graph: Graph, known: dict[str, pa.Schema] | None = None) -> Inferred:
     times: dict[str, TimeColumn | None] = {}
     samples: dict[str, pa.RecordBatch] = {}
     for node in graph.nodes:
-        inputs = [samples[name] for name in node.inputs]
+        read = graph.streams_into(node)
+        inputs = [samples[name] for name in read]
         before = known.get(node.name)
         if isinstance(node, SourceNode):
             schema, sample = _source(node, before)
             times[node.name] = (node.event_time, node.time_unit) if node.event_time else None
         else:
             schema, sample = _step(node, inputs, before)
-            kept = times[node.inputs[0]]
+            kept = times[read[0]]
             times[node.name] = kept if kept is not None and schema.get_field_index(kept[0]) >= 0 else None
         schemas[node.name], samples[node.name] = schema, sample
     return Inferred(schemas, times)
@@ -93,7 +95,7 @@ def _says_columns(source: Source) -> bool:
 
 def _step(node: Node, inputs: list[pa.RecordBatch], known: pa.Schema | None) -> tuple[pa.Schema, pa.RecordBatch]:
     match node:
-        case SinkNode() | PaneNode():
+        case SinkNode() | PaneNode() | LateNode():
             return inputs[0].schema, inputs[0]
         case TransformNode():
             return _transform(node, inputs[0], known)

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.errors import HeadraceError
-from headrace.graph.nodes import Node, PaneNode, ReduceNode, SinkNode, SourceNode
+from headrace.graph.nodes import LateNode, Node, PaneNode, ReduceNode, SinkNode, SourceNode
 from headrace.graph.windowing import FOREVER_US
 from headrace.model.costs import Costs, StepCost
 from headrace.runtime.batch import Batch
@@ -53,6 +53,8 @@ def calibrated(plan: JobPlan, costs: Costs | None = None) -> Costs:
     for node in plan.graph.nodes:
         if isinstance(node, SourceNode):
             continue
+        if isinstance(node, LateNode):
+            continue  # nothing is late until it is
         given = sum(share[name] for name in node.inputs)
         found = _measured(plan, node, [samples[name] for name in node.inputs]) if _can_run(node, samples) else None
         share[node.name] = given

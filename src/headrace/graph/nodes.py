@@ -160,6 +160,16 @@ class JoinNode:
 
 
 @dataclass(frozen=True, slots=True)
+class LateNode:
+    """What comes too late for a windowed step, at one of its ports: not its results, but records of its input."""
+
+    name: str
+    inputs: tuple[str, ...]
+    port: int = 0
+    options: StepOptions = StepOptions()
+
+
+@dataclass(frozen=True, slots=True)
 class SinkNode:
     name: str
     sink: Sink
@@ -167,7 +177,7 @@ class SinkNode:
     options: StepOptions = StepOptions()
 
 
-Node = SourceNode | TransformNode | UnionNode | ReduceNode | PaneNode | ProcessNode | JoinNode | SinkNode
+Node = SourceNode | TransformNode | UnionNode | ReduceNode | PaneNode | ProcessNode | JoinNode | LateNode | SinkNode
 
 
 def is_keyed(node: Node) -> bool:
@@ -233,3 +243,13 @@ class Graph:
     def consumers(self, name: str) -> tuple[tuple[Node, int], ...]:
         """The nodes that read a node, each with the input port they read it on."""
         return tuple((n, port) for n in self.nodes for port, source in enumerate(n.inputs) if source == name)
+
+    def streams_into(self, node: Node) -> tuple[str, ...]:
+        """The steps whose records a node is given: its inputs, or what the step reads that records are too late for."""
+        return (self.by_name[node.inputs[0]].inputs[node.port],) if isinstance(node, LateNode) else node.inputs
+
+    def late_wanted(self, name: str) -> bool:
+        """Whether what comes too late for a step, or for one that its panes feed, is read."""
+        readers = [reader for reader, _ in self.consumers(name)]
+        fed = [reader.name for reader in readers if isinstance(reader, ReduceNode) and reader.pane_columns is not None]
+        return any(isinstance(reader, LateNode) for reader in readers) or any(map(self.late_wanted, fed))

@@ -6,6 +6,7 @@ from headrace.graph.memory import engine_of
 from headrace.graph.nodes import (
     Graph,
     JoinNode,
+    LateNode,
     Node,
     PaneNode,
     ProcessNode,
@@ -69,6 +70,8 @@ def describe(node: Node) -> str:
             return f"process by {', '.join(node.keys)}, state {', '.join(map(''.join, kept.items())) or 'none'}"
         case JoinNode():
             return f"{node.how} join by {', '.join(node.keys)} over {node.window.describe()}"
+        case LateNode():
+            return f"what comes too late for {node.inputs[0]}"
         case _:
             return "union"
 

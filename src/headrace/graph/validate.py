@@ -5,7 +5,19 @@ from __future__ import annotations
 from headrace.errors import GraphError
 from headrace.graph.combining import check_combine
 from headrace.graph.memory import check_memory
-from headrace.graph.nodes import Graph, JoinNode, Node, ReduceNode, SinkNode, SourceNode, is_keyed
+from headrace.graph.nodes import (
+    Graph,
+    JoinNode,
+    LateNode,
+    Node,
+    ProcessNode,
+    ReduceNode,
+    SinkNode,
+    SourceNode,
+    TransformNode,
+    UnionNode,
+    is_keyed,
+)
 from headrace.graph.paths import bound_through, reachable, sources_of
 from headrace.graph.reduction import Aggregate, UserReducer
 from headrace.graph.windowing import CountWindow, SessionWindow, TimeWindow, WholeInput
@@ -21,6 +33,8 @@ def validate(graph: Graph, *, need_sink: bool = True) -> None:
         raise GraphError(f"job {graph.job!r} has no sink; add .sink(name, hr.jsonl('out/')) to a stream")
     for node in graph.nodes:
         _check_windows(graph, node)
+        if isinstance(node, LateNode):
+            _check_late(graph, node)
         if isinstance(node, ReduceNode):
             check_memory(node)
             check_threshold(node)
@@ -93,6 +107,42 @@ def _check_windows(graph: Graph, node: Node) -> None:
                 f"step {node.name!r} has an event-time window, but results of {timeless.name!r}, which are over {over}, "
                 f"belong to no time; give {timeless.name!r} an event-time window, or {node.name!r} hr.whole_input()"
             )
+
+
+def _check_late(graph: Graph, node: LateNode) -> None:
+    """Only records that are given a window by their own times can come after it has closed."""
+    step = graph.by_name[node.inputs[0]]
+    if isinstance(step, ProcessNode):
+        raise GraphError(
+            f"late() after process {step.name!r}: it gets every record itself; state.late says which are late"
+        )
+    if not isinstance(step, (ReduceNode, JoinNode)):
+        raise GraphError(f"late() after {step.name!r}: only a windowed reduce or join has late records; ask that step")
+    if not isinstance(step.window, (TimeWindow, SessionWindow)):
+        over = step.window.describe() if step.window is not None else "all records so far"
+        raise GraphError(
+            f"late() after {step.name!r}: no record can be late for {over}; only event-time windows close before their "
+            f"records come: hr.tumbling, hr.sliding, hr.session_window"
+        )
+    makers = _made_by(graph, step.inputs[node.port])
+    if all(isinstance(n, (ReduceNode, JoinNode)) and _in_time(n) for n in makers):
+        raise GraphError(
+            f"late() after {step.name!r}: it reads results of {', '.join(sorted(n.name for n in makers))}, which come in the "
+            f"order of time, so none is late; ask the step before it for its late records"
+        )
+
+
+def _made_by(graph: Graph, name: str) -> list[Node]:
+    """The steps that gave the records of a stream their times."""
+    node = graph.by_name[name]
+    if isinstance(node, (TransformNode, UnionNode)):
+        return [maker for source in node.inputs for maker in _made_by(graph, source)]
+    return [node]
+
+
+def _in_time(node: ReduceNode | JoinNode) -> bool:
+    """Whether results come when their windows close, each once."""
+    return isinstance(node.window, TimeWindow) and not node.window.versioned
 
 
 def check_threshold(node: ReduceNode) -> None:

@@ -10,6 +10,7 @@ import pyarrow as pa
 from headrace.graph.combining import can_combine
 from headrace.graph.nodes import (
     JoinNode,
+    LateNode,
     Node,
     PaneNode,
     ProcessNode,
@@ -115,6 +116,8 @@ def build_operator(plan: JobPlan, node: Node, guard: Guard) -> Operator:
             return Join(node, sides, plan.schemas[node.name], slices)
         case SinkNode():
             return SinkOperator(node)
+        case LateNode():
+            return Forward(node.name, 1, plan.schemas[node.name])
         case _:
             return Forward(node.name, len(node.inputs), plan.schemas[node.name])
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from headrace.graph.combining import can_combine
-from headrace.graph.nodes import PaneNode, ReduceNode
+from headrace.graph.nodes import LateNode, PaneNode, ReduceNode, SourceNode
 from headrace.graph.stages import Edge, Stage
 from headrace.graph.windowing import TimeWindow
 from headrace.runtime.metering.meter import StepMeter
@@ -75,7 +75,12 @@ class Wiring:
         return ends <= self.operators.keys() and not ends & self.plan.layout.movable
 
     def _feed(self, edge: Edge, target: Receiver) -> None:
-        if edge.source in self.operators:
+        if edge.source not in self.operators:
+            return
+        node = self.plan.graph.by_name.get(edge.target)
+        if isinstance(node, LateNode):
+            self.operators[edge.source].feed_late(target, node.port)
+        else:
             self.operators[edge.source].feed(target, edge.port)
 
     def _link(self, edge: Edge, way_out: EdgeWriter | None) -> Link:
@@ -90,6 +95,12 @@ class Wiring:
         meter = ChannelMeter(edge.id, step, settings.sample_share, self.stamp)
         return Link(edge, self._schema_of(edge), way_out or here, writer, meter)
 
+    @property
+    def _may_come_back(self) -> bool:
+        """Whether a source can be silent while others close windows."""
+        sources = [node.source for node in self.plan.graph.nodes if isinstance(node, SourceNode)]
+        return any(source.live or not source.bounded for source in sources)
+
     def _schema_of(self, edge: Edge) -> pa.Schema:
         """What is on an edge; a step that it passes through changes nothing."""
         origins = {step.name: step.origin for step in self.plan.layout.passes}
@@ -103,6 +114,8 @@ class Wiring:
             return None
         if node.overload is not None and plan.eager:
             return None  # what is shed is counted in records
+        if plan.graph.late_wanted(edge.target) and self._may_come_back:
+            return None  # what comes from a source that was silent is late or not record by record
         on_error = node.options.on_error or plan.graph.on_error
         guard = self.guards.setdefault(f"{node.name} (combine)", Guard(node.name, on_error, self.dead_letter))
         table = make_table(node, plan.schema_into(node.name), plan.schemas[node.name], guard, 1)

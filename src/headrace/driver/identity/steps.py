@@ -17,6 +17,7 @@ from headrace.graph.combining import can_combine
 from headrace.graph.memory import engine_of
 from headrace.graph.nodes import (
     JoinNode,
+    LateNode,
     Node,
     PaneNode,
     ProcessNode,
@@ -157,6 +158,8 @@ def _step(plan: JobPlan, node: Node) -> Step:
             return Step("join", columns, facts, {"left input": left, "right input": right})
         case TransformNode():
             return Step(node.kind, columns)
+        case LateNode():
+            return Step("late", columns)
         case _:
             return Step("union", columns)
 

@@ -56,6 +56,7 @@ class Operator:
     def __init__(self, name: str, ports: int = 1) -> None:
         self.name = name
         self.outputs: list[tuple[Receiver, int]] = []
+        self._late_outputs: list[tuple[Receiver, int]] = []
         self.meter = StepMeter(name)
         self.queue: InputQueue | None = None
         self._ports = range(ports)
@@ -66,6 +67,10 @@ class Operator:
     def feed(self, receiver: Receiver, port: int = 0) -> None:
         """Hand results and watermarks to one more receiver."""
         self.outputs.append((receiver, port))
+
+    def feed_late(self, receiver: Receiver, port: int) -> None:
+        """Hand what comes too late at one of its own ports, and watermarks, to a receiver of one port."""
+        self._late_outputs.append((receiver, port))
 
     def receive(self, port: int, batch: Batch) -> None:
         if self.queue is None:
@@ -141,6 +146,8 @@ class Operator:
     def _tell(self, watermark_us: int) -> None:
         for target, port in self.outputs:
             target.watermark(port, watermark_us)
+        for target, _ in self._late_outputs:
+            target.watermark(0, watermark_us)
 
     def held_us(self) -> int:
         """The earliest result that may still come, whatever the inputs' watermark: no later one may be passed on."""
@@ -156,10 +163,16 @@ class Operator:
             self.meter.inner_ns += time.perf_counter_ns() - started_ns
 
     def without_late(self, port: int, batch: Batch, late: npt.NDArray[np.bool_]) -> Batch:
-        """Count what came too late; returns the rest."""
+        """Count what came too late and hand it to those who want it; returns the rest."""
         if not late.any():
             return batch
         self.meter.late += int(late.sum())
+        wanted = [target for target, of in self._late_outputs if of == port]
+        if wanted:
+            behind, started_ns = batch.where(late), time.perf_counter_ns()
+            for target in wanted:
+                target.receive(0, behind)
+            self.meter.inner_ns += time.perf_counter_ns() - started_ns
         return batch.where(~late)
 
     def begin(self) -> None:
