@@ -66,9 +66,12 @@ class LiveSource:
 class Rows:
     def __init__(self) -> None:
         self.counts: dict[int, int] = {}
+        self.tags_us: list[int | None] = []
         self.watermark_us = NEVER_US
 
     def receive(self, port: int, batch: Batch) -> None:
+        assert batch.born_us > 0, "nothing comes from 1970"
+        self.tags_us.append(batch.tag_us)
         for row in batch.records.to_pylist():
             end = round(row["window_end"].timestamp() * 1000)
             assert end not in self.counts, "a window is emitted once"
@@ -259,6 +262,20 @@ def test_a_lone_partition_that_comes_back_moves_time_on_at_once(tmp_path: Path) 
 TUMBLING, SLIDING = TimeWindow(10 * MS, 10 * MS), TimeWindow(30 * MS, 10 * MS)
 SINGLY = hr.reducer(init=lambda: 0, update=lambda n, record: n + 1)
 """A count whose states cannot be merged, so that each window has its own."""
+
+
+def test_a_window_that_no_record_of_its_own_closes_is_of_unknown_age(tmp_path: Path) -> None:
+    """After a restart there was none at all, and the last one may be hours old where time is moved on elsewhere."""
+    played = Played(tmp_path)
+    played.say(played.busy, 0, now_us=NOW)
+    played.say(played.quiet, 11, now_us=NOW)
+    played.say(played.busy, 12, now_us=NOW)
+    assert played.rows.counts == {10: 1} and played.rows.tags_us == [NOW]
+    played.reduce.watermark(0, 20 * MS)
+    assert played.rows.tags_us == [NOW, None], "what came last has had its result"
+    again = played.restarted(tmp_path)
+    again.reduce.watermark(0, FOREVER_US)
+    assert len(again.rows.counts) == 7 and {*again.rows.tags_us} == {None}
 
 
 class Lone:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from acts import InActs
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -229,7 +230,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
 
 
 def one(value: int, born_us: int = 0) -> Batch:
-    return Batch(pa.record_batch({"v": [value]}), np.zeros(1, np.int64), born_us)
+    return Batch(pa.record_batch({"v": [value]}), np.zeros(1, np.int64), born_us, tag_us=born_us)
 
 
 def flush(writer: EdgeWriter) -> Frame:
@@ -274,6 +275,34 @@ def test_a_buffer_of_one_item_has_no_life(tmp_path: Path) -> None:
     lifetime, gap = merge(c.lifetime_ms for c in run.channels()), run.total("work", "interarrival_ms")
     assert lifetime is not None and gap is not None
     assert lifetime.n == 60 and lifetime.mean < 2 and gap.mean > 8
+
+
+def test_an_age_that_is_not_known_stays_so_on_the_wire(clock: Clock) -> None:
+    writer = writer_of(Stamp(offset_us=40_000))
+    writer.receive(0, Batch(pa.record_batch({"v": [1]}), np.zeros(1, np.int64), clock.now_us))
+    frame = flush(writer)
+    assert frame.tag_us(-1_000_000) is None and frame.born_us == clock.now_us + 40_000
+
+
+@pytest.mark.parametrize("parallelism", [1, 2])
+def test_results_of_records_from_before_a_restart_have_no_age_from_1970(parallelism: int, tmp_path: Path) -> None:
+    """After the restart nothing comes but the end, so that windows close without any record of their own."""
+    source = InActs(
+        ((tuple({"k": k, "t": k} for k in range(50)), ({"k": 1, "t": 50},)),),
+        pa.schema([("k", "int64"), ("t", "int64")]),
+    )
+    job = hr.Job("job")
+    read = job.source("s", source, event_time="t")
+    counts = read.key_by("k").window(hr.tumbling("1 s")).reduce(name="counts", n=hr.count())
+    counts.map(dict, name="same").key_by("k").reduce(name="last", n=hr.last("n")).sink("out", out())
+    source.curtain.acts = 1
+    first = LocalRun(job, tmp_path, parallelism=parallelism)
+    first.batch(seconds=0.1)
+    first.close()
+    source.curtain.acts = 2
+    again = Measured(job, tmp_path, parallelism=parallelism)
+    ages = [f.latency for f in again.flows if f.step in ("same", "last", "out") and f.latency is not None]
+    assert all(latency.max_ms < 86_400_000 for latency in ages)
 
 
 def test_transfer_is_measured_across_clocks_that_disagree(clock: Clock) -> None:

@@ -48,6 +48,7 @@ class StepMeter:
     _aside_ns: int = 0
     _queued: int = 0
     _serving: bool = False
+    _closing: bool = False
 
     def begin(self) -> None:
         """The pause between two attempts is no inter-arrival time."""
@@ -90,10 +91,15 @@ class StepMeter:
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """Work without a customer: closing windows when time has come that far."""
-        began_ns, inner_ns, self._serving = time.perf_counter_ns(), self.inner_ns, True
+        """Work without a customer: closing windows when time has come that far.
+
+        Its results are as old as the customers since the last such work: what came with the watermark. Without any they
+        are of unknown age, since it is not known here what moved time on.
+        """
+        began_ns, inner_ns, self._serving, self._closing = time.perf_counter_ns(), self.inner_ns, True, True
         yield
-        self._serving = False
+        self._serving = self._closing = False
+        self.tag_us = None
         self._aside_ns += time.perf_counter_ns() - began_ns - (self.inner_ns - inner_ns)
 
     def wrote(self, records: int) -> int:
@@ -104,9 +110,11 @@ class StepMeter:
             self._held.written(now_ns, self._latency_ns)
         return now_ns
 
-    def tag_for(self, born_us: int) -> int:
-        """The tag of results: that of the input that led to them, or none but their own birth."""
-        return self.tag_us if self._serving and self.tag_us is not None else born_us
+    def tag_for(self, born_us: int) -> int | None:
+        """The tag of results: that of the input that led to them, or their own birth, or None if neither is known."""
+        if self._serving and self.tag_us is not None:
+            return self.tag_us
+        return born_us if born_us and not self._closing else None
 
     def take(self, index: int) -> tuple[SubtaskReport, Flow]:
         """The interval's figures, then start anew."""

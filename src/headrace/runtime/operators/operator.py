@@ -157,6 +157,7 @@ class Operator:
         if batch.rows:
             if batch.tag_us is None:
                 batch.tag_us = self.meter.tag_for(batch.born_us)
+                batch.born_us = batch.born_us if batch.tag_us is not None else now_us()  # no deadline may be long over
             started_ns = self.meter.wrote(batch.rows)
             for target, port in self.outputs:
                 target.receive(port, batch)

@@ -26,6 +26,11 @@ class Progress:
         if self._furthest_us < watermark_us < FOREVER_US and watermark_us != IDLE_US:
             self._furthest_us = watermark_us
 
+    def rise(self, source: int, watermark_us: int) -> None:
+        """The same of an input that takes nothing back."""
+        known_us = self._of.get(source, NEVER_US)
+        self.hear(source, watermark_us if watermark_us == IDLE_US else max(known_us, watermark_us))
+
     @property
     def idle(self) -> bool:
         """Whether all that have not ended are silent."""

@@ -12,6 +12,7 @@ import pyarrow as pa
 from headrace.graph.nodes import ReduceNode
 from headrace.graph.windowing import TimeWindow
 from headrace.runtime.batch import Batch, Times
+from headrace.runtime.clock import now_us
 from headrace.runtime.operators.operator import Operator
 from headrace.runtime.operators.usercode import Guard
 from headrace.runtime.reduce.reduce import PaneReduce, Place
@@ -68,10 +69,11 @@ class SharedPanes(PaneReduce):
 
     def _hand_on(self, partial: pa.RecordBatch) -> None:
         tag_us = self.meter.tag_for(self._born_us)
+        born_us = self._born_us if tag_us is not None else now_us()
         started_ns = self.meter.wrote(partial.num_rows)
         for target, port in self.outputs:
             assert isinstance(target, Operator), "panes go to steps of the same subtask only"
-            target.receive_partial(port, self._for(target, partial), self._born_us, tag_us)
+            target.receive_partial(port, self._for(target, partial), born_us, tag_us)
         self.meter.inner_ns += time.perf_counter_ns() - started_ns
 
     def _view(self, reader: ReduceNode) -> tuple[int, list[int]]:

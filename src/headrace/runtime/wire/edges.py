@@ -233,11 +233,10 @@ class EdgeWriter:
     ) -> Frame:  # fmt: skip
         self.sequences[receiver] += 1
         items, ahead = records.num_rows, self.stamp.offset_us
-        tag_us = batch.tag_us if batch.tag_us is not None else batch.born_us
         return Frame(
             kind, self.edge.id, self.sender, self.sequences[receiver], items, batch.born_us + ahead,
             self.opened_us + ahead, shipped_us + ahead, 0, slices, counts, records.serialize(),
-            tagged_us=tag_us + ahead,
+            tagged_us=batch.tag_us + ahead if batch.tag_us is not None else 0,
             waited_us=items * (self.pending_rows * shipped_us - self.entered_us) // self.pending_rows,
             settings=self.stamp.version, stands=items if combined is None else combined,
         )  # fmt: skip

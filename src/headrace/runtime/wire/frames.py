@@ -54,7 +54,7 @@ class Frame:
     WATERMARK only.
 
     ``born_us`` is when the oldest item was due or read, ``tagged_us`` when one was that was drawn
-    at random; ``waited_us`` is how long all items together waited in the open buffer, and
+    at random, 0 if that is not known; ``waited_us`` is how long all items together waited in the open buffer, and
     ``settings`` the version of the settings that were in force when it was flushed.
     ``sequence`` is contiguous from 1 per sender, edge and receiver. ``slices`` and ``counts`` say
     how many items of each slice are inside, for the audit that all that was sent was consumed; ``stands`` is for how
@@ -77,6 +77,10 @@ class Frame:
     waited_us: int = 0
     settings: int = 0
     stands: int = 0
+
+    def tag_us(self, ahead_us: int) -> int | None:
+        """``tagged_us`` by a clock that the driver's is so much ahead of; None if it is not known."""
+        return self.tagged_us - ahead_us if self.tagged_us else None
 
     def encode(self) -> bytes:
         runs = b""

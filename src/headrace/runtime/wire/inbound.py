@@ -64,7 +64,7 @@ class Inbound:
             return False
         self._check(frame.sender, frame.sequence, last + carries_data)
         if not carries_data:
-            self.senders.hear(frame.sender, frame.watermark_us)
+            self.senders.rise(frame.sender, frame.watermark_us)
             return True
         self.last[frame.sender] = frame.sequence
         self.stood[frame.sender] = self.stood.get(frame.sender, 0) + frame.stands

@@ -219,7 +219,7 @@ class Intake:
 
         data: Batch | pa.RecordBatch
         body = pa.py_buffer(frame.body)
-        born_us, tag_us = frame.born_us - self._stamp.offset_us, frame.tagged_us - self._stamp.offset_us
+        born_us, tag_us = frame.born_us - self._stamp.offset_us, frame.tag_us(self._stamp.offset_us)
         if frame.kind is Kind.PARTIAL:
             assert inbound.partial_schema is not None
             data = pa.ipc.read_record_batch(body, inbound.partial_schema)

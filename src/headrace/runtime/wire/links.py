@@ -95,7 +95,7 @@ class Link:
             pa.py_buffer(frame.body), wire_schema(self.schema, late=frame.kind is Kind.LATE)
         )
         self._next.receive(
-            self.edge.port, from_wire(records, self.schema, frame.born_us - ahead_us, frame.tagged_us - ahead_us)
+            self.edge.port, from_wire(records, self.schema, frame.born_us - ahead_us, frame.tag_us(ahead_us))
         )
 
 
