@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from acts import InActs, counters, in_acts, play
 from hypothesis import given, settings
@@ -18,6 +20,10 @@ from workflows import out
 
 import headrace as hr
 from headrace.errors import GraphError
+from headrace.graph.nodes import JoinNode
+from headrace.graph.windowing import FOREVER_US, TimeWindow
+from headrace.runtime.batch import Batch
+from headrace.runtime.operators.joins import Join, join_schema
 from headrace.schemas import to_schema
 from headrace.testing import PAUSE, LocalRun, run_local, scripted
 
@@ -98,6 +104,38 @@ def test_each_side_of_a_join_has_its_late_records(mode: str) -> None:
     got = run_local(job, mode=mode)
     assert [(row["t"], row["w"]) for row in got["out"]] == [(5, 6)]
     assert got["left-out"] == [record(1)] and sorted(row["w"] for row in got["right-out"]) == [2, 3]
+
+
+def test_a_join_does_not_open_a_window_again_for_one_who_was_silent() -> None:
+    """Of its windows the first is closed by others' time: the record is late for all, as if it were so by its own."""
+    schema = to_schema({"k": "string", "t": "int64"})
+    node = JoinNode("j", ("k",), TimeWindow(30_000, 10_000), "outer", ("l", "r"))
+    join = Join(node, (schema, schema), join_schema(node, schema, schema), 4)
+    late, joined = Kept(), Kept()
+    join.feed(joined)
+    join.feed_late(late, 1)
+    for port in (0, 1):
+        join.watermark(port, 40_000)
+    for port, t in ((1, 20), (1, 45), (0, 12)):
+        records = pa.RecordBatch.from_pylist([{"k": "a", "t": t}], schema=schema)
+        join.receive(port, Batch(records, np.array([t * 1000]), 1))
+    assert late.rows == [{"k": "a", "t": 20}] and join.meter.late == 2
+    for port in (0, 1):
+        join.watermark(port, FOREVER_US)
+    assert [row["t_right"] for row in joined.rows] == [45, 45, 45] and {row["t"] for row in joined.rows} == {None}
+
+
+class Kept:
+    """A receiver that keeps rows."""
+
+    def __init__(self) -> None:
+        self.rows: list[Record] = []
+
+    def receive(self, port: int, batch: Batch) -> None:
+        self.rows += batch.records.to_pylist()
+
+    def watermark(self, port: int, watermark_us: int) -> None:
+        """Time is not looked at."""
 
 
 def test_steps_that_share_panes_have_late_records_of_their_own(mode: str, tmp_path: Path) -> None:
