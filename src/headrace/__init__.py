@@ -39,6 +39,7 @@ from headrace.connect.console import console
 from headrace.connect.files import files
 from headrace.connect.generate import generate
 from headrace.connect.jsonl import jsonl
+from headrace.connect.lookuptable import table
 from headrace.connect.parquet import parquet
 from headrace.connect.replay import replay
 from headrace.connect.sink import Sink
@@ -80,8 +81,8 @@ __all__ = [
     "Stream", "TimeWindow", "UnitError", "UnstableError", "UserCodeError", "WholeInput", "Window",
     "at_least", "callback", "collect", "collect_list", "console", "count", "count_distinct", "count_window", "dataframe",
     "files", "first", "generate", "jsonl", "keep", "last", "mapping", "max", "mean", "min", "parquet", "quantile", "queue",
-    "read_state", "reducer", "replay", "rows", "run", "session_window", "shed", "sliding", "socket", "start", "sum", "top_k",
-    "tumbling", "value", "versioned", "whole_input",
+    "read_state", "reducer", "replay", "rows", "run", "session_window", "shed", "sliding", "socket", "start", "sum", "table",
+    "top_k", "tumbling", "value", "versioned", "whole_input",
 ]  # fmt: skip
 
 _RENAMED = {"session": "session_window", "distinct": "count_distinct"}

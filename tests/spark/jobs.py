@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -65,8 +66,14 @@ def sliding_stats() -> tuple[hr.Job, Rows]:
 
 
 def sessions() -> tuple[hr.Job, Rows]:
-    job = hr.Job("sessions")
-    _clicks(job).filter(lambda r: r["price"] % 3 == 0, name="some").key_by("user").window(
+    """Only clicks whose price is in a table, which a function reads that could not be shipped to workers."""
+    job, lock = hr.Job("sessions"), threading.Lock()
+
+    def prices() -> Rows:
+        with lock:
+            return [{"price": price, "third": price // 3} for price in range(0, 101, 3)]
+
+    _clicks(job).lookup(hr.table(prices, key="price"), name="some").key_by("user").window(
         hr.session_window("500 ms")
     ).reduce(name="visits", clicks=hr.count(), pages=hr.count_distinct("page"))
     by_user: dict[str, Rows] = defaultdict(list)

@@ -51,7 +51,7 @@ def ticket_of(plan: JobPlan, stage: int, index: int = 0, base: Token | None = No
     mine = owned(dealt(plan.slices_of(stage), range(stages[stage].subtasks)), index)
     more = stage + 1 < len(stages)
     table = dealt(plan.slices_of(stage + 1), range(stages[stage + 1].subtasks)) if more else ()
-    return Ticket(ATTEMPT, base, entry, mine, table, NO_ORDERS, (), {}, {})
+    return Ticket(ATTEMPT, base, entry, mine, table, NO_ORDERS, (), {}, {}, {})
 
 
 class Driver:

@@ -38,7 +38,7 @@ from headrace.state.copies.nearest import NOTHING_LOADED
 from headrace.tokens import Attempt
 
 ATTEMPT = Attempt(1, 2)
-TICKET = Ticket(ATTEMPT, None, 0, (0,), (0, 1), Orders(3, {(0, 1): 5}, {}, {}, None, None), (), {}, {})
+TICKET = Ticket(ATTEMPT, None, 0, (0,), (0, 1), Orders(3, {(0, 1): 5}, {}, {}, None, None), (), {}, {}, {})
 HELLO = Hello(1, 0, query=1, batch=2, inventory=Inventory(None, (0,)), host="here", daemon=1, pid=2, node=None)
 
 

@@ -110,7 +110,7 @@ def test_an_attempt_runs_from_hello_to_go() -> None:
     driven = Driven()
     assert driven.hello(COUNT) == [] and driven.machine.phase == "joining"
     planned = sent(driven.hello(SOURCE), Planned)
-    ticket = Ticket(Attempt(1, 1), None, 0, ALL, (), NO_ORDERS, (), {}, {})
+    ticket = Ticket(Attempt(1, 1), None, 0, ALL, (), NO_ORDERS, (), {}, {}, {})
     source = replace(ticket, mine=(0, 1, 2), table=(0,) * len(ALL))
     assert planned == {sender(SOURCE): Planned(1, source), sender(COUNT): Planned(1, ticket)}
     assert driven.hear(COUNT, Loaded(*COUNT, driven.attempt, NOTHING_LOADED)) == []

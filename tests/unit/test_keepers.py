@@ -193,7 +193,7 @@ def test_a_slice_is_loaded_from_a_peer_and_mends_the_checkpoint(executor: Execut
         keeper.close()
         store = Kept()
         nodes = (own.node, peer.node)
-        ticket = Ticket(Attempt(1, 1), made.token, 2, (0, 1, 2), (), NO_ORDERS, nodes, {0: (1,), 1: (), 2: ()}, {})
+        ticket = Ticket(Attempt(1, 1), made.token, 2, (0, 1, 2), (), NO_ORDERS, nodes, {0: (1,), 1: (), 2: ()}, {}, {})
         loading = load_nearest(storage, ticket, own, {"step": (store, (0, 1, 2))})
         assert (loading.slices, loading.broken, sorted(store.loaded)) == ({"peer": 1, "checkpoint": 2}, (), [0, 1, 2])
         storage.delete(made.slices["step", 0].blocks[0].file)

@@ -22,7 +22,7 @@ from headrace.tokens import Attempt, Token
 
 
 def ticket(attempt: int, places: tuple[int, ...], **orders: Any) -> Ticket:
-    return Ticket(Attempt(1, attempt), None, 0, (0,), (places * 64)[:64], replace(NO_ORDERS, **orders), (), {}, {})
+    return Ticket(Attempt(1, attempt), None, 0, (0,), (places * 64)[:64], replace(NO_ORDERS, **orders), (), {}, {}, {})
 
 
 def feed(subtask: Subtask, plan: JobPlan, rows: int) -> None:
@@ -34,7 +34,7 @@ def flushed(subtask: Subtask) -> list[tuple[int, Frame]]:
     """All frames that leave, with the receivers of their rows."""
     return [
         (route, frame)
-        for row in subtask._outlet.cut(Token(1, 0, 1), end=True, tables={})
+        for row in subtask._outlet.cut(Token(1, 0, 1), end=True, tables={}, editions={})
         for route, payload in zip(row.column("route").to_pylist(), row.column("payload").to_pylist())
         for frame in decode(payload)
     ]

@@ -202,7 +202,7 @@ class Deaf:
 def middle_of(run: LocalRun) -> Subtask:
     """The subtask of the second stage of ``chain_of``, begun, with a record in its buffer from ``a`` to ``b``."""
     subtask = Subtask(run.plan, 1)
-    subtask.begin(0, Ticket(Attempt(1, 0), None, 0, (0,), (0,) * 64, NO_ORDERS, (), {}, {}), Deaf())
+    subtask.begin(0, Ticket(Attempt(1, 0), None, 0, (0,), (0,) * 64, NO_ORDERS, (), {}, {}, {}), Deaf())
     records = pa.record_batch({"p": [0], "n": [0], "t": [0]}, schema=run.plan.schemas["s"])
     subtask._operators["a"].receive(0, Batch(records, np.zeros(1, np.int64), 1))
     return subtask

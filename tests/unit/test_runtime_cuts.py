@@ -182,13 +182,13 @@ def test_a_mark_goes_through_the_processes_of_a_leg(tmp_path: Path) -> None:
     assert stages == 3
     intervals = []
     with contextlib.ExitStack() as stack:
-        first = [CutOrdered(ATTEMPT.cut(1), end=False, at_us=0, tables={})]
+        first = [CutOrdered(ATTEMPT.cut(1), end=False, at_us=0, tables={}, editions={})]
         line = [stack.enter_context(Working(plan, stage, 1, given=() if stage else first)) for stage in range(stages)]
         passed = [0] * stages
         for number in (1, 2):
             if number == 2:
                 line[0].until(lambda: line[0].subtask.exhausted)
-                line[0].driver.give(CutOrdered(ATTEMPT.cut(2), end=False, at_us=0, tables={}))
+                line[0].driver.give(CutOrdered(ATTEMPT.cut(2), end=False, at_us=0, tables={}, editions={}))
             for stage, working in enumerate(line):
                 intervals.append(working.description(number))
                 rows = [row for _, row in working.rows if row]

@@ -53,5 +53,5 @@ def test_a_source_with_slow_steps_behind_it_is_polled_for_a_few_rows(
     read.key_by("k").reduce(name="count", n=hr.count()).sink("out", hr.callback(print))
     with Working(planned(job, tmp_path), 0) as working:
         working.until(lambda: working.subtask._sources.size.rows == 1, "every poll takes too long")
-        working.driver.give(CutOrdered(ATTEMPT.cut(1), end=False, at_us=0, tables={}))
+        working.driver.give(CutOrdered(ATTEMPT.cut(1), end=False, at_us=0, tables={}, editions={}))
         working.aligned(1)

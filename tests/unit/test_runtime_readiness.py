@@ -54,12 +54,12 @@ def test_only_the_last_question_counts() -> None:
 
 def test_subtasks_answer_their_driver(tmp_path: Path) -> None:
     plan = counting(tmp_path)
-    with Working(plan, 1, given=[CutAsked(FIRST)]) as working:
+    with Working(plan, 1, given=[CutAsked(FIRST, {})]) as working:
         working.until(lambda: working.driver.heard(Ready) == [Ready(1, 0, FIRST)], "an idle one is ready")
     with Working(plan, 1) as working:
         sender = both(plan)[0]
         working.take([*sender.send(KEYS)[0], *sender.mark(1)])
         working.until(lambda: working.subtask._intake.alignment.held, "the first sender has marked")
-        working.driver.give(CutAsked(FIRST))
+        working.driver.give(CutAsked(FIRST, {}))
         working.a_while()
         assert working.driver.heard(Ready) == [], "rows may be held"

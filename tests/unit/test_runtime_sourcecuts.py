@@ -32,7 +32,7 @@ def test_a_cut_flushes_all_buffers_in_the_row_of_its_mark(tmp_path: Path) -> Non
     with Working(plan, 0) as working:
         working.until(lambda: working.subtask.exhausted)
         assert working.rows == []
-        working.driver.give(CutOrdered(ATTEMPT.cut(1), end=False, at_us=0, tables={}))
+        working.driver.give(CutOrdered(ATTEMPT.cut(1), end=False, at_us=0, tables={}, editions={}))
         first = working.description(1)
         payloads = [[row for to, row in working.rows if to == receiver] for receiver in (0, 1)]
     for rows in payloads:
@@ -50,7 +50,7 @@ def test_a_buffer_that_was_not_flushed_is_seen_by_the_audit(tmp_path: Path, monk
     monkeypatch.setattr("headrace.runtime.wire.outlet.Outlet._flushed", lambda self, leaving: [[], []])
     with Working(plan, 0) as working:
         working.until(lambda: working.subtask.exhausted)
-        working.driver.give(CutOrdered(ATTEMPT.cut(1), end=False, at_us=0, tables={}))
+        working.driver.give(CutOrdered(ATTEMPT.cut(1), end=False, at_us=0, tables={}, editions={}))
         first = working.description(1)
     (edge,) = first.put
     assert first.put[edge] == {0: len(KEYS)} and sum(first.sent[edge][0]) == 0
@@ -62,14 +62,14 @@ def test_orders_of_other_attempts_and_other_cuts_are_dropped(tmp_path: Path) -> 
     with Working(plan, 0) as working:
         strangers = [Attempt(3, 1), Attempt(2, 2)]
         working.driver.give(
-            CutOrdered(ATTEMPT.cut(2), end=False, at_us=0, tables={}),
-            *(CutOrdered(other.cut(1), end=True, at_us=0, tables={}) for other in strangers),
+            CutOrdered(ATTEMPT.cut(2), end=False, at_us=0, tables={}, editions={}),
+            *(CutOrdered(other.cut(1), end=True, at_us=0, tables={}, editions={}) for other in strangers),
         )
         working.a_while()
         assert not working.driver.heard(Aligned)
         for number in (1, 2):
-            order = CutOrdered(ATTEMPT.cut(number), end=False, at_us=0, tables={})
-            working.driver.give(order, order, CutOrdered(ATTEMPT.cut(1), end=False, at_us=0, tables={}))
+            order = CutOrdered(ATTEMPT.cut(number), end=False, at_us=0, tables={}, editions={})
+            working.driver.give(order, order, CutOrdered(ATTEMPT.cut(1), end=False, at_us=0, tables={}, editions={}))
             working.description(number)
         working.a_while()
         assert [m.token for m in working.driver.heard(Aligned)] == [ATTEMPT.cut(1), ATTEMPT.cut(2)]
@@ -79,10 +79,10 @@ def test_orders_of_other_attempts_and_other_cuts_are_dropped(tmp_path: Path) -> 
 # cuts.md rule 2: the offset of what was emitted belongs to the cut
 def test_a_source_stores_what_it_has_emitted(tmp_path: Path) -> None:
     plan = counting(tmp_path, poll_rows=10)
-    with Working(plan, 0, given=[CutOrdered(ATTEMPT.cut(1), end=False, at_us=0, tables={})]) as working:
+    with Working(plan, 0, given=[CutOrdered(ATTEMPT.cut(1), end=False, at_us=0, tables={}, editions={})]) as working:
         first = working.description(1)
         working.until(lambda: working.subtask.exhausted)
-        working.driver.give(CutOrdered(ATTEMPT.cut(2), end=False, at_us=0, tables={}))
+        working.driver.give(CutOrdered(ATTEMPT.cut(2), end=False, at_us=0, tables={}, editions={}))
         second = working.description(2)
     storage, emitted = LocalStorage(plan.checkpoint / "headrace"), 0
     for description in (first, second):
@@ -101,7 +101,7 @@ def test_a_source_does_not_run_far_ahead_of_a_cut_that_others_have_not_made(
 ) -> None:
     monkeypatch.setattr(sourceorders, "AHEAD_BYTES", 1000)
     plan = counting(tmp_path, poll_rows=1, flush="0 ms")
-    with Working(plan, 0, given=[CutOrdered(ATTEMPT.cut(1), end=False, at_us=0, tables={})]) as working:
+    with Working(plan, 0, given=[CutOrdered(ATTEMPT.cut(1), end=False, at_us=0, tables={}, editions={})]) as working:
         first = working.description(1, logged=False)
         working.until(lambda: not working.subtask._may_poll)
         rows = [len(row) for _, row in working.rows]
@@ -117,9 +117,9 @@ def test_a_source_does_not_run_far_ahead_of_a_cut_that_others_have_not_made(
 def test_sources_are_not_read_between_an_order_and_its_cut() -> None:
     orders = SourceOrders(ATTEMPT.cut(1))
     assert orders.may_poll(0, 9)
-    orders.order(CutOrdered(ATTEMPT.cut(1), end=False, at_us=0, tables={}), 5, 0)
+    orders.order(CutOrdered(ATTEMPT.cut(1), end=False, at_us=0, tables={}, editions={}), 5, 0)
     assert not orders.may_poll(0, 9) and orders.at_us == 5
-    orders.order(CutOrdered(ATTEMPT.cut(1), end=False, at_us=0, tables={}), 9, 0)
+    orders.order(CutOrdered(ATTEMPT.cut(1), end=False, at_us=0, tables={}, editions={}), 9, 0)
     assert orders.at_us == 5, "the same order again"
     orders.made(ATTEMPT.cut(1), 100)
     assert orders.may_poll(100 + sourceorders.AHEAD_BYTES, 9) and not orders.may_poll(101 + sourceorders.AHEAD_BYTES, 9)
@@ -131,7 +131,7 @@ def test_sources_are_not_read_between_an_order_and_its_cut() -> None:
 def test_the_end_is_a_cut_and_is_waited_for_until_it_is_logged(tmp_path: Path) -> None:
     plan = counting(tmp_path)
     with Working(plan, 0) as working:
-        working.driver.give(CutOrdered(ATTEMPT.cut(1), end=True, at_us=0, tables={}))
+        working.driver.give(CutOrdered(ATTEMPT.cut(1), end=True, at_us=0, tables={}, editions={}))
         working.description(1, logged=False)
         working.a_while()
         assert working.alive, "not before the cut is logged"
@@ -147,7 +147,7 @@ def test_sources_go_on_when_spark_has_no_rows_for_them(tmp_path: Path) -> None:
     with Working(plan, 0) as working:
         working.ends_input()
         working.until(lambda: working.subtask.exhausted)
-        working.driver.give(CutOrdered(ATTEMPT.cut(1), end=True, at_us=0, tables={}))
+        working.driver.give(CutOrdered(ATTEMPT.cut(1), end=True, at_us=0, tables={}, editions={}))
         working.description(1)
         working.until(lambda: not working.alive)
 
@@ -210,7 +210,7 @@ def test_a_cut_is_made_although_time_goes_on(tmp_path: Path, schedule: str) -> N
         for number in range(1, 4):
             before = same.watermark_us
             working.until(lambda: same.watermark_us > before)  # noqa: B023
-            working.driver.give(CutOrdered(ATTEMPT.cut(number), end=number == 3, at_us=0, tables={}))
+            working.driver.give(CutOrdered(ATTEMPT.cut(number), end=number == 3, at_us=0, tables={}, editions={}))
             assert working.description(number).counters["in:same"] > 0
         working.ends()
 
@@ -228,7 +228,7 @@ def test_a_subtask_without_partitions_holds_nobody_back(tmp_path: Path) -> None:
 
 def test_a_cut_is_made_at_the_time_that_all_were_told_by_the_drivers_clock() -> None:
     orders = SourceOrders(ATTEMPT.cut(1))
-    order = CutOrdered(ATTEMPT.cut(1), end=False, at_us=1_000_030, tables={})
+    order = CutOrdered(ATTEMPT.cut(1), end=False, at_us=1_000_030, tables={}, editions={})
     orders.order(order, 10, 1_000_000)  # the driver's clock is a second ahead: it means 30 by ours
     assert orders.due(29) is None and orders.may_poll(0, 29), "until then sources are read"
     assert orders.due(30) == order and not orders.may_poll(0, 30)
@@ -237,5 +237,5 @@ def test_a_cut_is_made_at_the_time_that_all_were_told_by_the_drivers_clock() -> 
 @pytest.mark.parametrize(("at_us", "due_us"), [(0, 10), (10**15, 100_010)], ids=["long ago", "a wrong clock"])
 def test_a_cut_is_put_off_neither_for_ever_nor_into_the_past(at_us: int, due_us: int) -> None:
     orders = SourceOrders(ATTEMPT.cut(1))
-    orders.order(CutOrdered(ATTEMPT.cut(1), end=False, at_us=at_us, tables={}), 10, 0)
+    orders.order(CutOrdered(ATTEMPT.cut(1), end=False, at_us=at_us, tables={}, editions={}), 10, 0)
     assert orders.due(due_us - 1) is None and orders.due(due_us) is not None

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Unpack, get_args
 
 import pyarrow as pa
 
 from headrace.api.keyed import KeyedStream, same_job
 from headrace.api.options import STEP_DEFAULTS, StepSettings, step_options
 from headrace.config import spelled_out
+from headrace.connect.lookuptable import LookupTable
 from headrace.connect.sink import Sink
 from headrace.errors import GraphError
-from headrace.graph.nodes import JoinNode, LateNode, SinkNode, TransformKind, TransformNode, UnionNode
+from headrace.graph.nodes import (
+    JoinNode,
+    LateNode,
+    LookupHow,
+    LookupNode,
+    SinkNode,
+    TransformKind,
+    TransformNode,
+    UnionNode,
+)
 
 if TYPE_CHECKING:
     from headrace.api.job import Job
@@ -91,6 +101,37 @@ class Stream:
             same_job(self, other)
         name = name or self.job.auto_name("union", self.name)
         return self.job.add(UnionNode(name, (self.name, *(o.name for o in others)), step_options(name, options)))
+
+    @_with_step_settings
+    def lookup(
+        self,
+        table: LookupTable,
+        *,
+        on: str | Sequence[str] | None = None,
+        how: LookupHow = "inner",
+        name: str | None = None,
+        **options: Unpack[StepSettings],
+    ) -> Stream:
+        """Add to each record the columns of its row in a small table, ``hr.table("rates.parquet", key="currency")``.
+
+        ``on`` are the columns that the table's keys are compared with, if they have other names. A record without a row is
+        left out (``"inner"``), or has nulls (``"left"``). Columns whose names the stream has too get the suffix
+        ``_right``. Between two cuts all records see the same table, again after a restart; what was read anew holds from
+        the next cut on.
+        """
+        name = name or self.job.auto_name("lookup", self.name)
+        if not isinstance(table, LookupTable):
+            raise GraphError(
+                f"lookup {name!r} needs a table such as hr.table('rates.parquet', key='currency'), not {table!r:.80}"
+            )
+        columns = table.key if on is None else (on,) if isinstance(on, str) else tuple(on)
+        if len(columns) != len(table.key) or len({*columns}) < len(columns):
+            raise GraphError(
+                f"lookup {name!r}: on={on!r} must name one column for each key of the table: {', '.join(table.key)}"
+            )
+        if how not in get_args(LookupHow):
+            raise GraphError(f"lookup {name!r}: how={how!r} is not 'inner' or 'left'")
+        return self.job.add(LookupNode(name, table, columns, how, (self.name,), step_options(name, options)))
 
     def key_by(self, *columns: str) -> KeyedStream:
         """Group by one or more columns for what follows."""

@@ -41,8 +41,10 @@ from headrace.driver.protocol.events import (
 )
 from headrace.driver.publishing import discard_unlogged, publish, settle
 from headrace.errors import CorruptionError, HeadraceError, StateError
+from headrace.runtime.operators.lookups import edition_of, lookups_of
 from headrace.runtime.plan import JobPlan
 from headrace.state.copies.restoring import Copy, broken_blocks, repair
+from headrace.state.durable.editions import EditionRead, ReadEdition, left_behind, put_edition
 from headrace.state.durable.garbage import garbage
 from headrace.state.durable.manifest import Rewrite
 from headrace.state.durable.published import read_published, write_published
@@ -56,6 +58,7 @@ _POOLS = {
     ReadLog: "log", LookUp: "log", ReadEntry: "log", Append: "log",
     Publish: "publish", Settle: "publish", Discard: "publish",
     Compact: "upkeep", Mend: "upkeep", CollectGarbage: "upkeep", Remove: "upkeep",
+    ReadEdition: "lookups",
 }  # fmt: skip
 
 
@@ -76,6 +79,7 @@ class Deeds:
         self.plan, self.storage, self.log, self._copies = plan, storage, VersionLog(storage), copies
         self.tidying = tidying or TidyingHere(storage)
         self._serial = 0
+        self._stamps: dict[str, object] = {}
 
     def perform(self, instruction: Instruction) -> Event | None:
         """Carry it out; returns the answer, if one is due."""
@@ -96,6 +100,8 @@ class Deeds:
                 return self._collect(instruction)
             case Mend():
                 return self._mend(instruction.broken)
+            case ReadEdition():
+                return self._read_edition(instruction)
         return None
 
     def _on_log(self, asked: ReadLog | LookUp | ReadEntry | Append) -> Event:
@@ -188,6 +194,22 @@ class Deeds:
         except (OSError, HeadraceError) as error:
             return Collected((), str(error))
         return Collected(tuple(names))
+
+    def _read_edition(self, wanted: ReadEdition) -> Event:
+        """Files that have not changed since are not read again; a function is called each time."""
+        node, columns = lookups_of(self.plan)[wanted.step]
+        try:
+            with suppress(OSError):
+                for name in left_behind(self.storage, wanted.generation, wanted.needed):
+                    self.storage.delete(name)
+            stamp, edition = node.table.stamp(), wanted.known
+            if edition is None or stamp is None or self._stamps.get(wanted.step) != stamp:
+                rows = edition_of(node, node.table.read(), columns)
+                edition = put_edition(self.storage, wanted.stem, rows, wanted.known)
+            self._stamps[wanted.step] = stamp
+        except (OSError, HeadraceError) as error:
+            return EditionRead(wanted.step, error=translated(error))
+        return EditionRead(wanted.step, edition)
 
     def _remove(self, names: tuple[str, ...]) -> None:
         """Large files take their time to be freed, for which nobody waits; what is left is found again."""

@@ -20,6 +20,7 @@ from headrace.graph.nodes import (
     Graph,
     JoinNode,
     LateNode,
+    LookupNode,
     Node,
     PaneNode,
     ProcessNode,
@@ -33,6 +34,7 @@ from headrace.graph.windowing import FOREVER_US, SessionWindow, TimeWindow
 from headrace.runtime.batch import Batch
 from headrace.runtime.operators.eventtimes import check_time_type
 from headrace.runtime.operators.joins import Join, join_schema
+from headrace.runtime.operators.lookups import LookupOperator, edition_of, lookup_schema
 from headrace.runtime.operators.process import Process
 from headrace.runtime.operators.usercode import Guard
 from headrace.runtime.plan import TimeColumn
@@ -107,9 +109,23 @@ def _step(node: Node, inputs: list[pa.RecordBatch], known: pa.Schema | None) -> 
             schema = join_schema(node, inputs[0].schema, inputs[1].schema)
             Join(node, (inputs[0].schema, inputs[1].schema), schema, 1)
             return schema, _blank(schema, inputs[0])
+        case LookupNode():
+            return _lookup(node, inputs[0])
         case _:
             schema = _united(node.name, [sample.schema for sample in inputs])
             return schema, conform(inputs[0], schema, node.name)
+
+
+def _lookup(node: LookupNode, sample: pa.RecordBatch) -> tuple[pa.Schema, pa.RecordBatch]:
+    """The table is read, so that later steps see values of it."""
+    found = node.table.read()
+    schema = lookup_schema(node, sample.schema, found.schema)
+    lookup = LookupOperator(node, sample.schema, schema)
+    edition = lookup.prepared(edition_of(node, found, lookup.columns))
+    rows = edition.find([sample.column(name) for name in node.on])
+    if node.how == "inner" and (rows >= 0).any():
+        sample, rows = sample.filter(pa.array(rows >= 0)), rows[rows >= 0]
+    return schema, edition.widened(sample, rows, schema)
 
 
 def _united(step: str, schemas: list[pa.Schema]) -> pa.Schema:

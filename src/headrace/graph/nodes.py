@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 
 import pyarrow as pa
 
+from headrace.connect.lookuptable import LookupTable
 from headrace.connect.sink import Sink
 from headrace.connect.source import Source
 from headrace.graph.reduction import Reducer
@@ -16,6 +17,7 @@ from headrace.graph.windowing import TimeWindow, Window
 OnError = Literal["fail", "skip"]
 TransformKind = Literal["map", "flat_map", "filter", "map_batch"]
 JoinHow = Literal["inner", "left", "right", "outer"]
+LookupHow = Literal["inner", "left"]
 StateKind = Literal["value", "queue", "mapping"]
 Combine = Literal["auto"] | bool
 DEAD_LETTERS = "dead_letters"
@@ -68,6 +70,18 @@ class TransformNode:
 @dataclass(frozen=True, slots=True)
 class UnionNode:
     name: str
+    inputs: tuple[str, ...]
+    options: StepOptions = StepOptions()
+
+
+@dataclass(frozen=True, slots=True)
+class LookupNode:
+    """Records get columns of a table's row: the one whose key their columns ``on`` are equal to."""
+
+    name: str
+    table: LookupTable
+    on: tuple[str, ...]
+    how: LookupHow
     inputs: tuple[str, ...]
     options: StepOptions = StepOptions()
 
@@ -177,7 +191,18 @@ class SinkNode:
     options: StepOptions = StepOptions()
 
 
-Node = SourceNode | TransformNode | UnionNode | ReduceNode | PaneNode | ProcessNode | JoinNode | LateNode | SinkNode
+Node = (
+    SourceNode
+    | TransformNode
+    | UnionNode
+    | LookupNode
+    | ReduceNode
+    | PaneNode
+    | ProcessNode
+    | JoinNode
+    | LateNode
+    | SinkNode
+)
 
 
 def is_keyed(node: Node) -> bool:

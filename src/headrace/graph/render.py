@@ -7,6 +7,7 @@ from headrace.graph.nodes import (
     Graph,
     JoinNode,
     LateNode,
+    LookupNode,
     Node,
     PaneNode,
     ProcessNode,
@@ -72,6 +73,8 @@ def describe(node: Node) -> str:
             return f"{node.how} join by {', '.join(node.keys)} over {node.window.describe()}"
         case LateNode():
             return f"what comes too late for {node.inputs[0]}"
+        case LookupNode():
+            return f"{node.how} lookup of {', '.join(node.on)} in {node.table.describe()}"
         case _:
             return "union"
 

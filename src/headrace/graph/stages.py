@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from headrace.graph.nodes import Graph, Node, SinkNode, SourceNode, TransformNode, UnionNode, is_keyed
+from headrace.graph.nodes import Graph, LookupNode, Node, SinkNode, SourceNode, TransformNode, UnionNode, is_keyed
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +186,7 @@ def _subtasks(members: list[Node], parallelism: int, *, rigid: bool) -> tuple[in
 
 
 def _is_stateless(node: Node) -> bool:
-    return isinstance(node, (TransformNode, UnionNode))
+    return isinstance(node, (TransformNode, UnionNode, LookupNode))
 
 
 def _is_elastic(node: Node) -> bool:

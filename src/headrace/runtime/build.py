@@ -11,6 +11,7 @@ from headrace.graph.combining import can_combine
 from headrace.graph.nodes import (
     JoinNode,
     LateNode,
+    LookupNode,
     Node,
     PaneNode,
     ProcessNode,
@@ -22,6 +23,7 @@ from headrace.graph.nodes import (
 from headrace.graph.paths import sources_of
 from headrace.graph.windowing import TimeWindow, WholeInput
 from headrace.runtime.operators.joins import Join
+from headrace.runtime.operators.lookups import LookupOperator
 from headrace.runtime.operators.operator import Operator
 from headrace.runtime.operators.polling import Sources
 from headrace.runtime.operators.process import Process
@@ -114,6 +116,8 @@ def build_operator(plan: JobPlan, node: Node, guard: Guard) -> Operator:
         case JoinNode():
             sides = plan.schema_into(node.name, 0), plan.schema_into(node.name, 1)
             return Join(node, sides, plan.schemas[node.name], slices)
+        case LookupNode():
+            return LookupOperator(node, plan.schema_into(node.name), plan.schemas[node.name])
         case SinkNode():
             return SinkOperator(node)
         case LateNode():

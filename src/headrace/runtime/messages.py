@@ -185,22 +185,25 @@ class Go(_Message, frozen=True, tag="go"):
 
 
 class CutAsked(_Message, frozen=True, tag="ask"):
-    """ASK: a cut is due; whoever has a short queue, or gets one, is to say READY."""
+    """ASK: a cut is due; whoever has a short queue, or gets one, and the ``editions`` that hold after it, is to say READY."""
 
     token: Token
+    editions: dict[str, str]
 
 
 class CutOrdered(_Message, frozen=True, tag="cut"):
     """ORDER: sources are to make a cut between two polls. ``end``: they read no more after it, and the batch ends.
 
     ``at_us`` is when, by the driver's clock: who hears of it earlier waits, so that all make it at the same time and
-    receivers have little to hold. ``tables`` are those that hold after it, of the stages where they change.
+    receivers have little to hold. ``tables`` are those that hold after it, of the stages where they change; ``editions``
+    those of lookups, by step, where they change.
     """
 
     token: Token
     end: bool
     at_us: int
     tables: dict[int, Table]
+    editions: dict[str, str]
 
 
 class GoOn(_Message, frozen=True, tag="goon"):

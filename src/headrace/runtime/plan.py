@@ -61,7 +61,7 @@ class Ticket(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``base`` is the version to start from (None: empty state), which stands at ``entry`` of the version log. ``mine`` are
     the slices of its stage that the subtask owns at first, ``table`` says who owns those of the *next* stage.
     ``holders`` says for each of its slices which of ``nodes`` should have it, ``backups`` which are to keep copies of it
-    from now on.
+    from now on. ``editions`` are those that lookups begin with, by step.
     """
 
     attempt: Attempt
@@ -73,6 +73,7 @@ class Ticket(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     nodes: tuple[CopyNode, ...]
     holders: dict[int, tuple[int, ...]]
     backups: dict[int, tuple[int, ...]]
+    editions: dict[str, str]
 
     @property
     def first(self) -> Token:

@@ -218,23 +218,25 @@ class Subtask:
             return not busy and self.exhausted
         return not busy or self._turn_rows >= _BUSY_ROWS_PER_TURN
 
-    def _due_cut(self) -> tuple[bool, int, Mapping[int, Table]] | None:
-        """Whether the cut that can be made now ends the batch, since when it is known, and who owns what after it; None if
-        there is none.
+    def _due_cut(self) -> tuple[bool, int, Mapping[int, Table], Mapping[str, str]] | None:
+        """Whether the cut that can be made now ends the batch, since when it is known, and who owns what, and looks it up
+        where, after it; None if there is none.
         """
         if not self.plan.eager:
-            return (True, now_us(), {}) if self._input_over and not self._polling else None
+            return (True, now_us(), {}, {}) if self._input_over and not self._polling else None
         if self._cuts.waits:
             return None
         if self.stage:
             mark = self._intake.alignment.agreed
-            return (mark.end, self._intake.marked_us, mark.tables) if mark is not None else None
+            return (mark.end, self._intake.marked_us, mark.tables, mark.editions) if mark is not None else None
         order = self._orders.due(now_us())
-        return (order.end, self._orders.at_us, order.tables) if order is not None else None
+        return (order.end, self._orders.at_us, order.tables, order.editions) if order is not None else None
 
-    def _cut(self, end: bool, began_us: int, tables: Mapping[int, Table]) -> Iterator[pa.RecordBatch]:
+    def _cut(
+        self, end: bool, began_us: int, tables: Mapping[int, Table], editions: Mapping[str, str]
+    ) -> Iterator[pa.RecordBatch]:
         token = self._cuts.next
-        yield from self._cuts.make(end=end, began_us=began_us, tables=tables)
+        yield from self._cuts.make(end=end, began_us=began_us, tables=tables, editions=editions)
         self._orders.made(token, self._outlet.sent_bytes)
         if end:
             self._ended, self.version = True, (token, self._cuts.holdings.mine)
@@ -262,7 +264,8 @@ class Subtask:
             self._listened_us = now
             self._listen()
         waiting, held = self._scheduler.waiting, bool(self._intake.alignment.held)
-        if (token := self._readiness.answer(now, waiting=waiting, held=held)) is not None:
+        unready = held or not self._cuts.turning.ready
+        if (token := self._readiness.answer(now, waiting=waiting, held=unready)) is not None:
             self._control.tell(Ready(self.stage, self._index, token))
         ended = self.has_sources and self.exhausted and not self._told_end
         if ended or self._reporter.due(now):
@@ -279,8 +282,9 @@ class Subtask:
             case Ordered(attempt=attempt, orders=orders) if attempt == self._ticket.attempt:
                 self._outlet.obey(orders)
                 self._scheduler.obey(orders)
-            case CutAsked(token=token):
+            case CutAsked(token=token, editions=editions):
                 self._readiness.ask(token)
+                self._cuts.turning.prepare(editions)
             case CutOrdered():
                 self._orders.order(message, now_us(), self._stamp.offset_us)
             case GoOn(token=token):

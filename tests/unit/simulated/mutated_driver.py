@@ -43,7 +43,7 @@ def next_cut_ordered_early(patch: Patch) -> None:
         if self.cut is not None and self.cut.gone_on and not self.cut.logging and not self.cut.end:
             token = self.cut.token.by.cut(self.cut.token.cut + 1)
             self.cut = CutUnderWay(token, False, now_s, now_s)
-            return self._tell(self.members.senders(stage=0), CutOrdered(token, False, 0, {}))
+            return self._tell(self.members.senders(stage=0), CutOrdered(token, False, 0, {}, {}))
         return order(self, now_s)
 
     patch.setattr(Machine, "_order_cut", early)

@@ -46,7 +46,7 @@ def is_unfinished(name: str) -> bool:
     return name.startswith((".", "_")) or name.endswith((".tmp", ".part"))
 
 
-def list_files(path: str) -> list[Path]:
+def list_files(path: str, where: str = "replay") -> list[Path]:
     """The files that a path, glob or directory means, sorted. Raises ConfigError when there are none."""
     found = Path(path)
     if found.is_dir():
@@ -57,7 +57,7 @@ def list_files(path: str) -> list[Path]:
         files = sorted(Path(name) for name in glob.glob(path, recursive=True) if Path(name).is_file())  # noqa: PTH207
     if not files:
         what = "no files in directory" if found.is_dir() else "no such file:"
-        raise ConfigError(f"replay: {what} {path}; give an existing file, a directory of files or a glob")
+        raise ConfigError(f"{where}: {what} {path}; give an existing file, a directory of files or a glob")
     return files
 
 

@@ -18,6 +18,7 @@ from headrace.graph.memory import engine_of
 from headrace.graph.nodes import (
     JoinNode,
     LateNode,
+    LookupNode,
     Node,
     PaneNode,
     ProcessNode,
@@ -160,6 +161,8 @@ def _step(plan: JobPlan, node: Node) -> Step:
             return Step(node.kind, columns)
         case LateNode():
             return Step("late", columns)
+        case LookupNode():
+            return Step("lookup", columns)
         case _:
             return Step("union", columns)
 

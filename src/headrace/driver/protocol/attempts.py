@@ -16,6 +16,7 @@ from headrace.driver.protocol.events import Began, Instruction, Mend, NumberedCu
 from headrace.driver.protocol.members import Members
 from headrace.driver.protocol.moving import HandedOver, Moving
 from headrace.driver.protocol.stillness import Stillness
+from headrace.driver.protocol.tablereading import Editions
 from headrace.errors import ProtocolError
 from headrace.runtime.messages import (
     Adopted,
@@ -50,7 +51,7 @@ class Attempts:
 
     ``base`` is the newest cut of the log, the version that attempts start from. ``cut`` is the one under way. Of each query
     the number is known that its first attempt would have. ``pinned`` are the active subtasks of stages that somebody has
-    chosen by hand.
+    chosen by hand. ``editions`` are the tables of lookups.
     """
 
     def __init__(self, plan: JobPlan) -> None:
@@ -61,7 +62,7 @@ class Attempts:
         settings = plan.settings
         self.pace = CutPace(settings.cut_every_s, settings.longest_cut_s)
         self.asking = Asking(settings.put_off_s)
-        self.still = Stillness()
+        self.still, self.editions = Stillness(), Editions.of(plan)
         self.base: NumberedCut | None = None
         self.attempt: Attempt | None = None
         self.cut: CutUnderWay | None = None
@@ -121,6 +122,7 @@ class Attempts:
         if not self.members.complete:
             return []
         self.phase = "loading"
+        self.members.editions = self.editions.hold()
         return self._sent(self.members.plan_all(self._new_attempt(), *self._from(), self.orders))
 
     def _hello_stage_by_stage(self, sender: bytes, hello: Hello) -> list[Instruction]:

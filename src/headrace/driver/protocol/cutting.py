@@ -23,8 +23,8 @@ _REPEAT_S = 1.0
 
 @dataclass(slots=True)
 class CutUnderWay:
-    """A cut that was ordered. ``logging``: all have described it, and its entry is being appended. ``tables`` hold after
-    it, where they are others than before.
+    """A cut that was ordered. ``logging``: all have described it, and its entry is being appended. ``tables`` and
+    ``editions`` hold after it, where they are others than before.
     """
 
     token: Token
@@ -34,6 +34,7 @@ class CutUnderWay:
     aligned: set[Place] = field(default_factory=set)
     descriptions: dict[Place, Description] = field(default_factory=dict)
     tables: dict[int, Table] = field(default_factory=dict)
+    editions: dict[str, str] = field(default_factory=dict)
     gone_on: bool = False
     logging: bool = False
 
@@ -60,7 +61,10 @@ class CutUnderWay:
         late = late or [place for place in everyone if place not in self.descriptions]
         return sorted(place for place in late if place[0] == min(late)[0])
 
-    def manifest(self, before: Manifest | None, rewrites: Sequence[Rewrite], batch: int | None, at_us: int) -> Manifest:
+    def manifest(
+        self, before: Manifest | None, rewrites: Sequence[Rewrite], batch: int | None, at_us: int,
+        editions: Mapping[str, str],
+    ) -> Manifest:  # fmt: skip
         """The version that the descriptions of all subtasks make; ProtocolError if they do not fit together."""
         described = list(self.descriptions.values())
         audit(described)
@@ -75,6 +79,7 @@ class CutUnderWay:
             end=self.end,
             batch=batch,
             at_us=at_us,
+            editions=editions,
         )
 
     def repeat(self, now_s: float) -> bool:

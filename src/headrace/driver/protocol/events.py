@@ -14,6 +14,7 @@ from headrace.runtime.messages import Hello, ToDriver, ToWorker
 from headrace.runtime.orders import Orders
 from headrace.runtime.ownership import Table
 from headrace.runtime.plan import Description, JobPlan
+from headrace.state.durable.editions import EditionRead, ReadEdition
 from headrace.state.durable.manifest import Manifest, Rewrite
 from headrace.state.durable.segments import BlockRef
 from headrace.state.durable.versionlog import Entry
@@ -229,7 +230,7 @@ class Tick:
 
 Event = (
     LogRead | Appended | AppendFailed | EntryRead | NewestSeen | LogUnreadable | Published | PublishFailed | Settled
-    | Rewritten | Collected | Mended | Heard | Lost | QueryEnded | LaidOut | OrdersGiven | ScheduleGiven | BatchBegins | BatchWorked
+    | Rewritten | Collected | Mended | EditionRead | Heard | Lost | QueryEnded | LaidOut | OrdersGiven | ScheduleGiven | BatchBegins | BatchWorked
     | StopAsked | RestartAsked | MovesAsked | RescaleAsked | BatchEndAsked | Tick
 )  # fmt: skip
 
@@ -386,6 +387,6 @@ class Finish:
 
 
 Instruction = (
-    ReadLog | Append | ReadEntry | LookUp | Publish | Settle | Compact | Mend | CollectGarbage | Remove | Discard | Send | StartQuery | EndBatch
+    ReadLog | Append | ReadEntry | LookUp | Publish | Settle | Compact | Mend | CollectGarbage | Remove | ReadEdition | Discard | Send | StartQuery | EndBatch
     | StopQuery | BatchAnswer | Say | Began | CutHappened | Finish
 )  # fmt: skip

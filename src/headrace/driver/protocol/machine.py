@@ -59,13 +59,13 @@ from headrace.driver.protocol.events import (
 )
 from headrace.driver.protocol.moving import Moving
 from headrace.driver.protocol.ordering import CROWDED, Ordering
-from headrace.driver.protocol.publications import Publications
+from headrace.driver.protocol.publications import Publications, Settling
 from headrace.driver.protocol.retries import Retries
-from headrace.driver.protocol.settling import Settling
 from headrace.driver.status import State
 from headrace.errors import FencedError, HeadraceError
 from headrace.runtime.messages import Logged
 from headrace.runtime.plan import JobPlan
+from headrace.state.durable.editions import EditionRead
 from headrace.state.durable.versionlog import Opened
 from headrace.tokens import Attempt
 
@@ -123,6 +123,8 @@ class Machine(Ordering):
                 return self._lose(sender)
             case QueryEnded():
                 return self._query_ended(event, now_s)
+            case EditionRead():
+                return self._edition_read(event, now_s)
             case Rewritten() | Collected() | Mended():
                 return self.upkeep.on(event, now_s)
             case LaidOut(plan):
@@ -166,6 +168,7 @@ class Machine(Ordering):
         for cut in read.cuts:
             if cut.number > read.published:
                 self.publications.add(cut)
+        self.editions.begin([cut.manifest for cut in read.cuts[-2:]])
         return self.log.append(self._opened(read.newest + 1))
 
     def _log_event(self, event: LogEvent, now_s: float) -> list[Instruction]:
@@ -179,7 +182,7 @@ class Machine(Ordering):
         if outcome == "looked":
             self._looked = True
         if outcome == "appended" and self.phase == "opening":
-            self.generation = self.log.number
+            self.generation = self.editions.generation = self.log.number
             self.phase, self._looked = "between", True
             return [*out, self._discard()]
         if outcome == "appended":
@@ -191,6 +194,7 @@ class Machine(Ordering):
         cut, manifest = self.cut, self._manifest
         assert cut is not None and manifest is not None
         self.base = NumberedCut(self.log.number, manifest)
+        forgotten = self.editions.logged(manifest)
         self.cut = self._manifest = None
         self.publications.add(self.base)
         self.moving.see(list(cut.descriptions.values()))
@@ -207,12 +211,19 @@ class Machine(Ordering):
             if not self.plan.eager:
                 assert self.members.batch is not None
                 out.append(BatchAnswer(self.members.batch, run=True))
-        return [*out, *self.upkeep.after(self.base, cut.token.by, self.publications, now_s)]
+        return [*out, *forgotten, *self.upkeep.after(self.base, cut.token.by, self.publications, now_s)]
 
     def _discard(self) -> Discard:
         return Discard(
             Attempt(self.generation, self._attempts), frozenset(cut.manifest.token for cut in self.publications.waiting)
         )
+
+    def _edition_read(self, event: EditionRead, now_s: float) -> list[Instruction]:
+        """A table was read, or not: without any edition of it the job cannot begin."""
+        out = self.editions.on(event, now_s)
+        if event.error is not None and not self.editions.complete:
+            return self._fail(Failure(event.error, final=True))
+        return out
 
     def _publishing(self, event: Published | PublishFailed, now_s: float) -> list[Instruction]:
         out = self.publications.on(event, now_s)
@@ -239,6 +250,7 @@ class Machine(Ordering):
         self._waits = False
         self.members.gather(event.batch)
         self._new_attempt()
+        self.members.editions = self.editions.hold()
         self.cut = CutUnderWay(self._next_cut(), end=True, ordered_s=now_s, told_s=now_s)
         self._worked, self._known_batch = False, event.batch if event.known else None
         self.phase = "loading"
@@ -254,7 +266,7 @@ class Machine(Ordering):
             self._stop_s = now_s
         out = self._lose_patience(now_s) + self.log.due(now_s)
         if self.generation:  # before it has opened the log, sinks are another driver's
-            out += self.publications.due(now_s)
+            out += self.publications.due(now_s) + self.editions.due(now_s)
         if self.cut is not None and not self.cut.logging:
             out += self._advance_cut(self.cut, now_s)
         out += self._watch(now_s)
@@ -324,7 +336,7 @@ class Machine(Ordering):
                 "settle", f"a sink has not shown its last results, the next start will see to it: {why}", loud=True
             )
             return [*([left] if why is not None else []), *self._finish("finished" if self.finished else "stopped")]
-        if now_s < self.retries.at_s or self.publications.crowded:
+        if now_s < self.retries.at_s or self.publications.crowded or not self.editions.complete:
             return []
         if not self._looked:
             return self.log.look()

@@ -24,7 +24,10 @@ class Member:
 
 @dataclass(slots=True)
 class Members:
-    """``tables`` say who owns which slices in the attempt, stage by stage, ``nodes`` have copies of state."""
+    """``tables`` say who owns which slices in the attempt, stage by stage, ``nodes`` have copies of state.
+
+    ``editions`` are what lookups begin the attempt with.
+    """
 
     plan: JobPlan
     batch: int | None = None
@@ -32,6 +35,7 @@ class Members:
     tables: list[Table] = field(default_factory=list)
     _standbys: Standbys = field(default_factory=Standbys)
     nodes: tuple[CopyNode, ...] = ()
+    editions: dict[str, str] = field(default_factory=dict)
     _began: bool = False
     _holders: dict[StageSlice, tuple[str, ...]] = field(default_factory=dict)
     _backups: dict[StageSlice, tuple[str, ...]] = field(default_factory=dict)
@@ -176,7 +180,7 @@ class Members:
         table = self.tables[stage + 1] if stage + 1 < len(self.tables) else ()
         mine = owned(self.tables[stage], index)
         copies = self._copies(self._holders, stage, mine), self._copies(self._backups, stage, mine)
-        ticket = Ticket(attempt, base, entry, mine, table, orders, self.nodes, *copies)
+        ticket = Ticket(attempt, base, entry, mine, table, orders, self.nodes, *copies, self.editions)
         member = self.by_place[place]
         return member.sender, Planned(member.hello.query, ticket)
 

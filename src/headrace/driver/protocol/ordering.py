@@ -50,12 +50,13 @@ class Ordering(Querying):
         self._waits = False
         token = self._next_cut()
         if not end and self.asking.begin(token):
-            return self._tell(self.members.senders(), CutAsked(token))
+            return self._tell(self.members.senders(), CutAsked(token, self.editions.announce()))
         if not end and not self._may_order(now_s):
             return []
         self.cut = cut = CutUnderWay(token, end, now_s, now_s)
-        cut.tables = {} if end else self.moving.take_tables(token)
-        order = CutOrdered(token, end, self._wall_us(now_s) + _LEAD_US, cut.tables)
+        if not end:
+            cut.tables, cut.editions = self.moving.take_tables(token), self.editions.announced
+        order = CutOrdered(token, end, self._wall_us(now_s) + _LEAD_US, cut.tables, cut.editions)
         return self._tell(self.members.senders(stage=0), order)
 
     def _may_order(self, now_s: float) -> bool:
@@ -87,7 +88,7 @@ class Ordering(Querying):
             missing = [
                 m.sender for place, m in self.members.by_place.items() if place[0] == 0 and place not in cut.aligned
             ]
-            return self._tell(missing, CutOrdered(cut.token, cut.end, 0, cut.tables))
+            return self._tell(missing, CutOrdered(cut.token, cut.end, 0, cut.tables, cut.editions))
         return []
 
     def _watch(self, now_s: float) -> list[Instruction]:
@@ -132,6 +133,7 @@ class Ordering(Querying):
                 self.upkeep.take_rewrites(),
                 None if self.plan.eager else self._known_batch,
                 self._wall_us(now_s),
+                self.editions.after(cut.editions, end=cut.end),
             )
         except HeadraceError as error:
             self.cut = None

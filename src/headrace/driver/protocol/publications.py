@@ -1,13 +1,25 @@
-"""Logged cuts on their way to their readers: in the order of the log, each tried until it has happened."""
+"""Logged cuts on their way to their readers: in the order of the log, each tried until it has happened; and at the end
+of a run what sinks still collect into larger files.
+"""
 
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
 
-from headrace.driver.protocol.events import Instruction, NumberedCut, Publish, Published, PublishFailed, Say
+from headrace.driver.protocol.events import (
+    Instruction,
+    NumberedCut,
+    Publish,
+    Published,
+    PublishFailed,
+    Say,
+    Settle,
+    Settled,
+)
 
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.2, 10.0
+_LONGEST_SETTLING_S = 5.0
 _MAX_WAITING = 120
 """Cuts that may wait for their sinks, two minutes' worth at one a second, before no further one is made."""
 
@@ -51,3 +63,30 @@ class Publications:
             return []
         self._failing = True
         return [Say("publish", f"results cannot be made visible yet, trying on: {event.error}", loud=True)]
+
+
+@dataclass(slots=True)
+class Settling:
+    """``done`` once sinks have left nothing open; ``trouble`` is why they have not."""
+
+    done: bool = False
+    trouble: str | None = None
+    _busy: bool = False
+    _again_s: float = 0.0
+    _wait_s: float = _FIRST_WAIT_S
+
+    def due(self, now_s: float) -> list[Instruction]:
+        """Ask, unless the answer is awaited or it is too soon to ask again."""
+        if self.done or self._busy or now_s < self._again_s:
+            return []
+        self._busy = True
+        return [Settle()]
+
+    def on(self, event: Settled, now_s: float) -> list[Instruction]:
+        """How it went; a failure is told once."""
+        self._busy, self.done = False, event.trouble is None
+        told, self.trouble = self.trouble is not None, event.trouble
+        self._again_s, self._wait_s = now_s + self._wait_s, min(2 * self._wait_s, _LONGEST_SETTLING_S)
+        if self.done or told:
+            return []
+        return [Say("settle", f"a sink cannot show its last results yet, trying on: {event.trouble}", loud=True)]

@@ -15,6 +15,7 @@ from headrace.runtime.clock import now_us
 from headrace.runtime.controlend import Control
 from headrace.runtime.cutmaking.arrivals import Arrivals, FromStorage, Loader
 from headrace.runtime.cutmaking.handover import Handover
+from headrace.runtime.cutmaking.turning import Turning
 from headrace.runtime.messages import Adopted, Aligned, Final, Prepared, RowsShown
 from headrace.runtime.operators.sinks import DeadLetters
 from headrace.runtime.ownership import Holdings, Table, owned
@@ -47,6 +48,7 @@ class Cuts:
         self._intake, self._outlet = built.intake, built.outlet
         self._letters, self._sinks = letters, (*built.sinks, *letters.sinks)
         self._scheduler, self._reporter, self._stores = scheduler, reporter, stores
+        self.turning = Turning(built.operators.values())
         self._handover: Handover | None = None
         self._ahead_us = 0
         self._feeder: Feeder | None = None
@@ -71,6 +73,7 @@ class Cuts:
         self._handover = Handover(control, chunks)
         self._arrivals = Arrivals(FromStorage(storage), self._stores, Loader(wake))
         self.holdings, self._told = Holdings(ticket.mine), None
+        self.turning.begin(storage, ticket.editions)
         self._open_sinks()
 
     @property
@@ -88,9 +91,11 @@ class Cuts:
         """Whether slices that the last cut gave to this subtask are still on their way: until then none is made."""
         return self.holdings.given is not None
 
-    def make(self, *, end: bool, began_us: int, tables: Mapping[int, Table]) -> Iterator[pa.RecordBatch]:
+    def make(
+        self, *, end: bool, began_us: int, tables: Mapping[int, Table], editions: Mapping[str, str]
+    ) -> Iterator[pa.RecordBatch]:
         """Make the next cut; yields the rows that leave. ``began_us``: since when this subtask has known of it. ``tables``
-        hold from then on.
+        and ``editions`` hold from then on.
         """
         now, token = now_us(), self.next
         for operator in self._operators.values():
@@ -102,11 +107,12 @@ class Cuts:
             for operator in self._operators.values():
                 self._intake.advance(operator)
                 operator.on_cut(end=end)
-        yield from self._outlet.cut(token, end=end, tables=tables)
+        yield from self._outlet.cut(token, end=end, tables=tables, editions=editions)
         self._letters.write(now)  # last: combining before the shuffle can skip records too
         hand_over = self._set_aside(began_us)
         if (table := tables.get(self._stage)) is not None:
             self._change_hands(token, table)
+        self.turning.turn_to(editions)
         self._control.tell(Aligned(self._stage, self._index, token))
         self._intake.made(token)
         hand_over()  # last: who writes would take the interpreter from who has to tell others
@@ -151,6 +157,7 @@ class Cuts:
             self._feeder.close()
         if self._arrivals is not None:
             self._arrivals.close()
+        self.turning.close()
 
     def _set_aside(self, began_us: int) -> Callable[[], None]:
         """What was sent, taken in and changed since the last cut; hands it over when called."""

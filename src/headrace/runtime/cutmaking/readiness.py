@@ -28,7 +28,7 @@ class Readiness:
 
     def answer(self, now_us: int, *, waiting: bool, held: bool) -> Token | None:
         """The cut that this subtask is ready for, once. ``waiting``: steps have input queued; ``held``: rows are held
-        since the last cut.
+        since the last cut, or something is loaded that it needs.
         """
         if not waiting:
             self._idle_us = now_us

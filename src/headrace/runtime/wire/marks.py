@@ -20,8 +20,8 @@ class CutMark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One sender's mark for one receiver. ``end``: nothing follows.
 
     By edge: ``sequences`` are the numbers of the last buffers before it, ``watermarks`` how far the sender's output has
-    come; an edge that is missing there has none. ``tables`` say who owns the slices of a stage from the cut on, where that
-    changes.
+    come; an edge that is missing there has none. ``tables`` say who owns the slices of a stage from the cut on, ``editions``
+    where lookups look records up, both where that changes.
     """
 
     token: Token
@@ -29,6 +29,7 @@ class CutMark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sequences: dict[int, int]
     watermarks: dict[int, int]
     tables: dict[int, Table] = {}
+    editions: dict[str, str] = {}
 
     def frame(self, sender: int) -> Frame:
         """The mark as it is sent."""

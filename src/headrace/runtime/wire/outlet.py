@@ -104,10 +104,12 @@ class Outlet:
         if self._moved:
             self._move()
 
-    def cut(self, token: Token, *, end: bool, tables: Mapping[int, Table]) -> Iterator[pa.RecordBatch]:
+    def cut(
+        self, token: Token, *, end: bool, tables: Mapping[int, Table], editions: Mapping[str, str]
+    ) -> Iterator[pa.RecordBatch]:
         """Rows with all that is open, and behind it, in the same row for each receiver, the mark of a cut.
 
-        What is put in from now on goes where ``tables`` say.
+        What is put in from now on goes where ``tables`` say; ``editions`` are for those who receive the mark.
         """
         if not self._edges:
             return
@@ -117,7 +119,8 @@ class Outlet:
         watermarks = {edge.edge.id: edge.marked_us for edge in self._edges if edge.marked_us > NEVER_US}
         for receiver in [self._index] if inside else self._edges[0].targets:
             sequences = {edge.edge.id: edge.sequences[receiver] for edge in self._edges}
-            rows[receiver].append(CutMark(token, end, sequences, watermarks, dict(tables)).frame(sender).encode())
+            mark = CutMark(token, end, sequences, watermarks, dict(tables), dict(editions))
+            rows[receiver].append(mark.frame(sender).encode())
         if (table := tables.get(self._stage.index + 1)) is not None:
             for edge in self._edges:
                 edge.route(table)

@@ -48,7 +48,8 @@ class Manifest:
 
     ``watermarks`` are how far the edges have come that arrive at a stage, by ``"step → step:port"``: what they have closed is
     closed in every attempt that starts here. ``exhausted``: no source will read more. ``end``: the cut was a batch's last,
-    of the user's streaming query that batch of Spark's, if there is one. ``at_us`` is the driver's time.
+    of the user's streaming query that batch of Spark's, if there is one. ``at_us`` is the driver's time. ``editions`` are
+    those in which lookups look up what comes after it, by step.
     """
 
     token: Token
@@ -60,6 +61,7 @@ class Manifest:
     end: bool = False
     batch: int | None = None
     at_us: int = 0
+    editions: dict[str, str] = field(default_factory=dict)
 
     @property
     def files(self) -> frozenset[str]:
@@ -79,6 +81,7 @@ def next_manifest(
     end: bool,
     batch: int | None,
     at_us: int,
+    editions: Mapping[str, str] | None = None,
 ) -> Manifest:
     """The manifest of the cut after ``base``.
 
@@ -104,6 +107,7 @@ def next_manifest(
         end,
         batch,
         at_us,
+        dict(editions or {}),
     )
 
 
