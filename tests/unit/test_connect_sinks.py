@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import pickle
+import threading
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
@@ -14,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from headrace.connect.callback import callback
+from headrace.connect.callback import Callback, callback
 from headrace.connect.collect import collect_sink, read_collected
 from headrace.connect.console import console
 from headrace.connect.jsonl import jsonl
@@ -325,10 +326,18 @@ def test_callback_in_the_worker_and_on_commit(tmp_path: Path) -> None:
     writer.write(ROWS)
     assert seen == [ROWS.to_pylist()] and writer.close() == ()
 
-    calls: list[int] = []
+    for options in ({"fn": 5}, {"fn": print, "when": "later"}):
+        with pytest.raises(ConfigError):
+            callback(**options)
+    with pytest.raises(ConfigError, match="takes rows and their version, .*: say when='on_commit'"):
+        callback(lambda rows, version: None)  # type: ignore[call-overload]
 
-    def flaky(rows: pa.RecordBatch) -> None:
-        calls.append(rows.num_rows)
+
+def test_a_callback_on_commit_is_called_once_per_version_with_all_its_rows(tmp_path: Path) -> None:
+    calls: list[tuple[int, int]] = []
+
+    def flaky(rows: pa.Table, version: int) -> None:
+        calls.append((rows.num_rows, version))
         if len(calls) == 1:
             raise RuntimeError("target is down")
 
@@ -338,10 +347,41 @@ def test_callback_in_the_worker_and_on_commit(tmp_path: Path) -> None:
         sink.publish(FIRST, staged)
     for _ in range(2):
         sink.publish(FIRST, staged)
-    assert calls == [3, 3, 3], "the failed call is repeated, the others are not"
-    for options in ({"fn": 5}, {"fn": print, "when": "later"}):
-        with pytest.raises(ConfigError):
-            callback(**options)
+    assert calls == [(6, FIRST.cut)] * 2, "the failed call is repeated, with the same rows and number; the other is not"
+    sink.publish(FIRST, [])
+    assert len(calls) == 2 and not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize("removed", [0, 1, 2])
+def test_a_driver_that_dies_after_the_note_of_a_call_does_not_call_again(tmp_path: Path, removed: int) -> None:
+    calls: list[int] = []
+    sink = callback(lambda rows: calls.append(rows.num_rows), when="on_commit")
+    staged = [*write(sink, tmp_path, FIRST, 0), *write(sink, tmp_path, FIRST, 1)]
+    paths = [Path(piece.path) for piece in staged]
+    (paths[0].parent / "called").touch()
+    for path in paths[:removed]:
+        path.unlink()
+    sink.publish(FIRST, staged)
+    assert calls == []
+
+
+def test_a_callback_is_never_given_a_part_of_a_version(tmp_path: Path) -> None:
+    sink = callback(print, when="on_commit")
+    staged = [*write(sink, tmp_path, FIRST, 0), *write(sink, tmp_path, FIRST, 1)]
+    Path(staged[0].path).unlink()
+    with pytest.raises(CorruptionError, match="staged rows of cut .* are gone"):
+        sink.publish(FIRST, staged)
+
+
+def test_what_is_called_on_commit_stays_in_the_driver(tmp_path: Path) -> None:
+    lock = threading.Lock()
+
+    def save(rows: pa.Table, version: int, mode: str = "append") -> None:
+        with lock:
+            pass
+
+    shipped = pickle.loads(pickle.dumps(callback(save, when="on_commit")))
+    assert shipped == Callback(None, "on_commit") and pickle.loads(pickle.dumps(callback(print))).fn is print
 
 
 def test_collected_rows_come_back_in_order_and_only_published_ones(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -68,3 +69,19 @@ def test_a_sink_is_claimed_for_one_checkpoint(tmp_path: Path) -> None:
     claim_sinks(grown, storage)
     with pytest.raises(ConfigError, match="results of another checkpoint"):
         claim_sinks(plan, LocalStorage(tmp_path / "new" / "headrace"))
+
+
+def test_a_sink_that_fails_is_named_with_the_version_that_it_did_not_take(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, [])
+
+    def down(rows: pa.Table, version: int) -> None:
+        raise ConnectionError("target is down")
+
+    nodes = tuple(
+        replace(node, sink=hr.callback(down, when="on_commit")) if node.name == "calls" else node
+        for node in plan.graph.nodes
+    )
+    plan.graph = replace(plan.graph, nodes=nodes)
+    manifest: Any = SimpleNamespace(token=CUTS[1], staged=tuple(staged_by(plan, CUTS[1])))
+    with pytest.raises(hr.RunFailedError, match="sink 'calls', version 2: ConnectionError: target is down"):
+        publish(plan, manifest)

@@ -10,6 +10,7 @@ import uuid
 
 from headrace.connect.sink import Keep, Sink
 from headrace.connect.writing.staging import discard_staging
+from headrace.errors import HeadraceError, RunFailedError
 from headrace.graph.nodes import SinkNode
 from headrace.runtime.plan import JobPlan
 from headrace.state.durable.manifest import Manifest
@@ -39,7 +40,13 @@ def publish(plan: JobPlan, manifest: Manifest) -> None:
     a sink that the job no longer has stays unpublished.
     """
     for step, sink in sinks_of(plan).items():
-        sink.publish(manifest.token, [staged for staged in manifest.staged if staged.step == step])
+        try:
+            sink.publish(manifest.token, [staged for staged in manifest.staged if staged.step == step])
+        except HeadraceError:
+            raise
+        except Exception as error:  # a sink is anybody's code
+            version = manifest.token.cut
+            raise RunFailedError(f"sink {step!r}, version {version}: {type(error).__name__}: {error}") from error
 
 
 def settle(plan: JobPlan) -> None:
