@@ -66,6 +66,7 @@ def start(job: Jobs, **options: Unpack[RunOptions]) -> Run:
     from headrace.driver.planning import plan_job
     from headrace.spark.handle import Run, temporary_checkpoint
     from headrace.spark.session import open_session, prepare
+    from headrace.spark.shipping import ship_by_value
 
     chosen: dict[str, Any] = {**{name: RUN_DEFAULTS[name] for name in _OWN}, **options}
     own = {name: chosen.pop(name) for name in _OWN}
@@ -75,6 +76,7 @@ def start(job: Jobs, **options: Unpack[RunOptions]) -> Run:
     directory = temporary_checkpoint() if checkpoint is None else check_checkpoint(checkpoint).expanduser().resolve()
     try:
         plan = plan_job(job, directory, settings, collect=own["collecting"])
+        ship_by_value(plan.graph)
         if session is None:
             master = _with_slots(own["master"], plan.layout.slots)
             session = open_session(settings.mode, master, plan.graph.job, log_level=own["log_level"])

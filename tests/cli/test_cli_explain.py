@@ -112,3 +112,27 @@ def test_main_of_an_app_does_not_run(headrace, app):
         """
     )
     assert headrace("explain", path).code == 0
+
+
+def test_what_cannot_be_sent_to_workers_is_refused_by_step_and_variable(headrace, app):
+    done = headrace(
+        "explain",
+        app(
+            """
+            import threading
+            import headrace as hr
+
+            lock = threading.Lock()
+
+            def guarded(record):
+                with lock:
+                    return record
+
+            job = hr.Job("locked")
+            numbers = job.source("numbers", hr.generate(lambda n: {"n": n}, total=10))
+            numbers.map(guarded, name="guard").sink("out", hr.jsonl("out"))
+            """
+        ),
+    )
+    assert done.code == 1
+    assert "step 'guard': its function uses 'lock', a _thread.lock, which cannot be sent to workers" in done.err

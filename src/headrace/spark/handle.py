@@ -23,7 +23,6 @@ from headrace.graph.nodes import SinkNode
 from headrace.measure.flows import LatencyFigures, figures_of
 from headrace.runtime.messages import Reported
 from headrace.spark.session import check_slots
-from headrace.spark.shipping import ship_by_value
 from headrace.spark.supervisor import Supervisor
 from headrace.units import Duration
 
@@ -39,7 +38,6 @@ class Run(Supervisor):
 
     def begin(self) -> Run:
         """Begin; ``hr.start`` has done that."""
-        ship_by_value(self.plan.graph)
         self._steering.start()
         self._thread.start()
         return self

@@ -32,9 +32,11 @@ def explain(
         from headrace.cli.explain.predictions import known_costs, predictions, replayed
         from headrace.driver.planning import plan_job
         from headrace.spark.session import needed
+        from headrace.spark.shipping import ship_by_value
 
         settings = Settings.of(mode=mode, parallelism=parallelism or Settings().parallelism)
         plan = plan_job(load_job(app), _NOWHERE, settings)
+        ship_by_value(plan.graph)
         answer |= explanation(plan, needed(mode))
         found: dict[str, Any] | None = None
         if plan.graph.constraints and plan.eager:
