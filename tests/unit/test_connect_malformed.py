@@ -225,3 +225,52 @@ def test_lines_format(tmp_path: Path) -> None:
     path.write_bytes("grüße\n\nzwei\r\n".encode() + b"\xff\nlast")
     rows, bad = read(path, None)
     assert [row["line"] for row in rows] == ["grüße", "", "zwei", "last"] and len(bad) == 1
+
+
+@pytest.mark.parametrize("header", [b"", b"\xef\xbb\xbf"], ids=["plain", "bom"])
+@pytest.mark.parametrize("block_bytes", [64, 1 << 20])
+def test_each_bad_line_is_named_by_file_and_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, header: bytes, block_bytes: int
+) -> None:
+    monkeypatch.setattr("headrace.connect.replay.BLOCK_BYTES", block_bytes)
+    lines = [b"" if n % 7 == 0 else b"x" if n % 5 == 0 else b'{"ts": %d}' % n for n in range(1, 101)]
+    (tmp_path / "a.jsonl").write_bytes(header + b"\n".join(lines))
+    (tmp_path / "b.csv").write_bytes(
+        header + b"ts\r\n" + b"".join(b"1\r\n" if n % 9 else b"1,2\r\n" for n in range(2, 50))
+    )
+    (tmp_path / "c.txt").write_bytes(header + b"one\ntw\xff\nthree")
+    expected = {
+        "a.jsonl": [n for n in range(1, 101) if n % 5 == 0 and n % 7],
+        "b.csv": [n for n in range(2, 50) if n % 9 == 0],
+        "c.txt": [2],
+    }
+    for name, numbers in expected.items():
+        _, bad = read(tmp_path / name, {"line": "string"} if name == "c.txt" else {"ts": "int64"})
+        assert [one.where for one in bad] == [f"{tmp_path / name}, line {number}" for number in numbers]
+
+
+def test_the_number_of_a_bad_line_is_right_after_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.connect.replay.BLOCK_BYTES", 64)
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b"".join(b'{"ts": %d}\n' % n for n in range(1, 60)) + b"x\n")
+    source = replay(path, schema={"ts": "int64"})
+    first = source.open(0, 1, None, source.schema(), tmp_path)
+    for _ in range(5):
+        first.poll(3, 1)
+    second = source.open(0, 1, first.offset(), source.schema(), tmp_path)
+    bad: list[BadRecord] = []
+    while not second.exhausted:
+        poll = second.poll(1000, 1)
+        bad += poll.bad if poll else ()
+    first.close()
+    second.close()
+    assert [one.where for one in bad] == [f"{path}, line 60"]
+
+
+def test_what_parquet_files_have_wrong_is_named_by_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"ts": ["1", "x", "3"]}), path)
+    rows, bad = read(path, {"ts": "int64"})
+    assert [row["ts"] for row in rows] == [1, 3] and [one.where for one in bad] == [f"{path}, row group 0"]
+    path.write_bytes(b"nothing")
+    assert [one.where for one in read(path, {"ts": "int64"})[1]] == [str(path)]

@@ -160,7 +160,7 @@ def test_what_does_not_fit_is_found_when_the_job_is_planned(table: Any, on: str 
 
 def test_a_table_without_a_sound_line_is_refused(tmp_path: Path) -> None:
     (tmp_path / "rates.jsonl").write_text('{"currency": "EUR", "rate": 1.0}\n{"currency": "USD"\n')
-    with pytest.raises(hr.DataError, match="a line is no record.*; repair it"):
+    with pytest.raises(hr.DataError, match=r"table: .*rates.jsonl, line 2 is no record.*; repair it"):
         looked_up(hr.table(tmp_path / "rates.jsonl", key="currency"))
 
 

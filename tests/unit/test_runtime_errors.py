@@ -274,7 +274,7 @@ def test_event_time_types() -> None:
 class _Messy(_Player):
     def poll(self, max_rows: int, now_us: int) -> Poll | None:
         poll = super().poll(max_rows, now_us)
-        return poll and Poll(poll.records, bad=[BadRecord("{broken" + "x" * 1000, "not JSON")])
+        return poll and Poll(poll.records, bad=[BadRecord("{broken" + "x" * 1000, "not JSON", "a.jsonl, line 7")])
 
 
 class Messy(Scripted):
@@ -290,7 +290,7 @@ def test_input_that_is_no_record(tmp_path: Path) -> None:
     job = hr.Job("job")
     job.source("s", source).sink("out", out())
     with pytest.raises(
-        DataError, match=r"source 's' read something that is not a record: not JSON(?s:.)*repair the input"
+        DataError, match=r"not a record, in a.jsonl, line 7: not JSON(?s:.)*repair the input, or .*on_error='skip'"
     ):
         run_local(job, mode="batch")
     letters = collect_sink(tmp_path / "letters")
@@ -300,7 +300,7 @@ def test_input_that_is_no_record(tmp_path: Path) -> None:
     run.batch()
     run.close()
     told = read_collected(letters.directory)
-    assert [(t["step"], t["reason"], len(t["record"])) for t in told] == [("s", "not JSON", 300)] * 2
+    assert [(t["step"], t["reason"], len(t["record"])) for t in told] == [("s", "not JSON (a.jsonl, line 7)", 300)] * 2
 
 
 def batch_job(fn: Any, script: list[Any], *, window: str = "10 ms", before: Any = None, **options: Any) -> hr.Job:

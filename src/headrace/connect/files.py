@@ -178,7 +178,7 @@ class FilesReader:
             return ()
         except (DataError, SchemaError, OSError) as error:
             self._done.add(path.name)
-            return (BadRecord(str(path)[-200:], str(error)[:200]),)
+            return (BadRecord(str(path)[-200:], str(error)[:200], str(path)),)
 
     def poll(self, max_rows: int, now_us: int) -> Poll | None:
         while True:

@@ -139,9 +139,8 @@ def _stored(source: Replay) -> pa.Table:
             if poll is None:
                 continue
             if poll.bad:
-                raise DataError(
-                    f"table {source.path}: a line is no record ({poll.bad[0].reason}): {poll.bad[0].text[:200]}; repair it"
-                )
+                bad = poll.bad[0]
+                raise DataError(f"table: {bad.where} is no record ({bad.reason}): {bad.text[:200]}; repair it")
             batches.append(poll.records)
     finally:
         reader.close()

@@ -18,10 +18,11 @@ Offset = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class BadRecord:
-    """Input that could not be read as a record."""
+    """Input that could not be read as a record; ``where`` names the file and the line, if it has come from one."""
 
     text: str
     reason: str
+    where: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 
 from headrace.connect.reading.formats import Format, read_start
-from headrace.connect.reading.lineblocks import BLOCK_BYTES, BlockCutter, ReadAt
+from headrace.connect.reading.lineblocks import BLOCK_BYTES, Block, BlockCutter, ReadAt
 from headrace.connect.reading.parse import CsvParser, JsonParser, Parse, Parsed, parse_block, parse_lines
 from headrace.connect.reading.pieces import Cursor, KeptRows, Position
 from headrace.connect.reading.rowgroups import ParquetCursor
@@ -25,7 +26,7 @@ def _nothing() -> None:
 
 
 class TextCursor:
-    """Lines read through ``read(pos, size)``, a block at a time."""
+    """Lines read through ``read(pos, size)``, a block at a time; ``file`` is what they are a file of."""
 
     def __init__(
         self,
@@ -36,8 +37,11 @@ class TextCursor:
         *,
         block_bytes: int = BLOCK_BYTES,
         complete: bool = True,
+        file: Path | None = None,
         close: Callable[[], None] = _nothing,
     ) -> None:
+        self._read, self._file = read, file
+        self._counted = (0, 0)
         self._cutter = BlockCutter(read, position["pos"], block_bytes=block_bytes, complete=complete)
         self._parse = parse
         self._schema = schema
@@ -51,10 +55,26 @@ class TextCursor:
             block = self._cutter.next()
             if block is None:
                 return None
-            self._kept = KeptRows(parse_block(block, self._parse, self._schema), self._skip)
+            self._kept = KeptRows(self._placed(block, parse_block(block, self._parse, self._schema)), self._skip)
             self._start = block.start
             self._skip -= self._kept.taken
         return self._kept.rest()
+
+    def _placed(self, block: Block, parsed: Parsed) -> Parsed:
+        """With the numbers that malformed lines have in their file."""
+        if self._file is None or not parsed.bad:
+            return parsed
+        before = self._lines_before(block.start) + 1
+        where = (f"{self._file}, line {before + at}" for at in parsed.lines)
+        return replace(parsed, bad=[replace(bad, where=each) for bad, each in zip(parsed.bad, where, strict=True)])
+
+    def _lines_before(self, pos: int) -> int:
+        """How many lines end before a position: read again, since only malformed lines are asked about, and forwards."""
+        at, lines = self._counted
+        while at < pos and (data := self._read(at, min(BLOCK_BYTES, pos - at))):
+            at, lines = at + len(data), lines + data.count(b"\n")
+        self._counted = at, lines
+        return lines
 
     def take(self, rows: int) -> Parsed:
         assert self._kept is not None
@@ -114,6 +134,7 @@ def open_cursor(
             schema,
             position,
             block_bytes=block_bytes,
+            file=path,
             close=lambda: os.close(descriptor),
         )
     except BaseException:

@@ -24,10 +24,11 @@ LINES_SCHEMA = pa.schema([("line", pa.string())])
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """Records of one block in order, and the lines that are none."""
+    """Records of one block in order, and the lines that are none; ``lines`` says which of the block's they are, from 0."""
 
     rows: pa.RecordBatch
     bad: Sequence[BadRecord] = ()
+    lines: Sequence[int] = ()
 
 
 Parse = Callable[[bytes], Parsed]
@@ -38,7 +39,7 @@ def parse_block(block: Block, parse: Parse, schema: pa.Schema) -> Parsed:
     if block.oversized:
         bytes_long = block.end - block.start
         reason = f"line of {bytes_long} bytes, more than the {MAX_LINE_BYTES} allowed"
-        return Parsed(empty_batch(schema), (salvage.bad_record(block.data, reason),))
+        return Parsed(empty_batch(schema), (salvage.bad_record(block.data, reason),), (0,))
     return parse(block.data)
 
 
@@ -86,8 +87,7 @@ class CsvParser:
                 # Only a quoted newline, or a quote never closed, can make one record of two lines or more.
                 if b'"' not in data or (rows.num_rows == _count_lines(data) and salvage.ends_closed(data)):
                     return Parsed(rows)
-        rows, bad = salvage.salvage_csv(data, self)
-        return Parsed(rows, bad)
+        return Parsed(*salvage.salvage_csv(data, self))
 
     def typed(self, data: bytes) -> pa.RecordBatch:
         """Records with the schema's types. Raises ArrowInvalid when any line is malformed."""
@@ -151,8 +151,7 @@ class JsonParser:
             else:
                 if rows.num_rows == _count_lines(data):
                     return Parsed(rows)
-        rows, bad = salvage.salvage_jsonl(data, self)
-        return Parsed(rows, bad)
+        return Parsed(*salvage.salvage_jsonl(data, self))
 
     @staticmethod
     def _one_object_a_line(data: bytes) -> bool:
@@ -180,10 +179,10 @@ def parse_lines(data: bytes) -> Parsed:
     data = _unix_lines(data).removesuffix(b"\n")
     if is_utf8(data):
         return Parsed(pa.RecordBatch.from_arrays([pa.array(data.decode().split("\n"), pa.string())], ["line"]))
-    lines, bad = [], []
-    for line in data.split(b"\n"):
+    lines, bad = [], {}
+    for at, line in enumerate(data.split(b"\n")):
         try:
             lines.append(line.decode())
         except UnicodeDecodeError as error:
-            bad.append(salvage.bad_record(line, salvage.not_utf8(error)))
-    return Parsed(pa.RecordBatch.from_arrays([pa.array(lines, pa.string())], ["line"]), bad)
+            bad[at] = salvage.bad_record(line, salvage.not_utf8(error))
+    return Parsed(pa.RecordBatch.from_arrays([pa.array(lines, pa.string())], ["line"]), [*bad.values()], [*bad])

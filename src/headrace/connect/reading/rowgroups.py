@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -67,11 +68,15 @@ class ParquetCursor:
             batch = next(self._batches, None)
         except (pa.ArrowException, OSError) as error:
             return self._unreadable(f"row group {self._group}: {error}")
-        return None if batch is None else fitting_rows(batch, self._schema)
+        if batch is None:
+            return None
+        parsed, where = fitting_rows(batch, self._schema), f"{self._path}, row group {self._group}"
+        return replace(parsed, bad=[replace(bad, where=where) for bad in parsed.bad]) if parsed.bad else parsed
 
     def _unreadable(self, reason: str) -> Parsed:
         self._batches = iter(())
-        return Parsed(empty_batch(self._schema), (BadRecord(str(self._path)[-200:], reason[:200]),))
+        bad = BadRecord(str(self._path)[-200:], reason[:200], str(self._path))
+        return Parsed(empty_batch(self._schema), (bad,))
 
     def take(self, rows: int) -> Parsed:
         assert self._kept is not None

@@ -25,7 +25,8 @@ _CSV_FIELD = rb'(?>"(?:[^"]|"")*+"[^,]*+|[^",][^,]*+|)'
 _CSV_LINE = re.compile(_CSV_FIELD + rb"(?:," + _CSV_FIELD + rb")*+")
 
 Flaws = dict[int, str]
-Salvaged = tuple[pa.RecordBatch, Sequence[BadRecord]]
+Salvaged = tuple[pa.RecordBatch, Sequence[BadRecord], Sequence[int]]
+"""Records, and the malformed lines with their places among all."""
 
 
 class BlockParser(Protocol):
@@ -187,7 +188,8 @@ def _rejoin(lines: Sequence[bytes], flaws: Flaws, parser: BlockParser) -> Salvag
     sound = [at for at, line in enumerate(lines) if line and at not in flaws]
     batches = _parse_or_halve(lines, sound, flaws, parser)
     rows = pa.concat_batches(batches) if batches else empty_batch(parser.schema)
-    return rows, [bad_record(lines[at], flaws[at]) for at in sorted(flaws)]
+    places = sorted(flaws)
+    return rows, [bad_record(lines[at], flaws[at]) for at in places], places
 
 
 def _parse_or_halve(

@@ -180,7 +180,7 @@ class SourceOperator(Operator):
     def _take(self, partition: Partition, poll: Poll, now_us: int, *, ordered: bool = True) -> None:
         partition.found(now_us, self._waits_us)
         for bad in poll.bad:
-            self._guard.bad_input(bad.text, bad.reason)
+            self._guard.bad_input(bad.text, bad.reason, bad.where)
         records = conform(poll.records, self._schema, self.name)
         if not records.num_rows:
             return

@@ -38,16 +38,18 @@ class Guard:
         if self.dead_letter is not None:
             self.dead_letter(self.step, shorten(record), f"{type(error).__name__}: {error}")
 
-    def bad_input(self, text: str, reason: str) -> None:
-        """The same for input that is not a record."""
+    def bad_input(self, text: str, reason: str, where: str = "") -> None:
+        """The same for input that is not a record; ``where`` names file and line, if they are known."""
         if self.on_error == "fail":
             raise DataError(
-                f"source {self.step!r} read something that is not a record: {reason}\n  input: {text[:_RECORD_CHARS]}\n"
-                f"  repair the input, or give the job on_error='skip' or a dead-letter sink"
+                f"source {self.step!r} read something that is not a record{f', in {where}' if where else ''}: {reason}\n"
+                f"  input: {text[:_RECORD_CHARS]}\n"
+                f"  repair the input, or let the job go on without it: hr.Job(…, on_error='skip') counts such records, "
+                f"dead_letter=hr.jsonl('bad/') keeps them"
             )
         self.skipped += 1
         if self.dead_letter is not None:
-            self.dead_letter(self.step, text[:_RECORD_CHARS], reason)
+            self.dead_letter(self.step, text[:_RECORD_CHARS], f"{reason} ({where})" if where else reason)
 
 
 def shorten(record: Any) -> str:
