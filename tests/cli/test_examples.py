@@ -36,6 +36,7 @@ NAMES = (
         "topk_words",
         "trigrams",
         "tweet_similarity",
+        "unpaid_orders",
         "windowed_words",
     ),
     "word_count",
@@ -250,6 +251,19 @@ def test_figure_one(example, mode):
     assert sorted(row["n"] for row in rows["out-e"]) == list(range(2_000))
     assert {len(row["value"]) for row in rows["out-c"]} == {50}
     assert {len(row["value"]) for row in rows["out-e"]} == {100}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_unpaid_orders(example, mode):
+    rows = run_local(example("unpaid_orders"), mode=mode)["out"]
+    assert sorted((row["order"], row["status"], row["euro"], row["at"].minute) for row in rows) == [
+        (1001, "paid", 0, 3),
+        (1002, "unpaid", 35, 11),
+        (1003, "paid", 0, 9),
+        (1004, "unpaid", 80, 16),
+        (1005, "paid", 0, 15),
+        (1006, "unpaid", 9, 40),
+    ]
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -1,14 +1,16 @@
 """Find every step's schema before anything starts, by sending sample records through the job.
 
 Users' functions are called on a few sample records in the driver. What they return is their step's columns;
-``returns=`` declares them instead. On a checkpoint they stay what they were, whatever samples there are now: columns of
+``returns=`` declares them instead, and then a function is called only if a later step needs what it makes of the
+samples. On a checkpoint they stay what they were, whatever samples there are now: columns of
 a type that no value contradicts keep it, and others are added. Only what is declared is taken at its word.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -32,11 +34,12 @@ from headrace.graph.nodes import (
 from headrace.graph.reduction import UserReducer
 from headrace.graph.windowing import FOREVER_US, SessionWindow, TimeWindow
 from headrace.runtime.batch import Batch
-from headrace.runtime.operators.eventtimes import check_time_type
+from headrace.runtime.clock import now_us
+from headrace.runtime.operators.eventtimes import check_time_type, event_times
 from headrace.runtime.operators.joins import Join, join_schema
 from headrace.runtime.operators.lookups import LookupOperator, edition_of, lookup_schema
 from headrace.runtime.operators.process import Process
-from headrace.runtime.operators.usercode import Guard
+from headrace.runtime.operators.usercode import Guard, line_of
 from headrace.runtime.plan import TimeColumn
 from headrace.runtime.reduce.reduce import make_table
 from headrace.schemas import conform, empty_batch, infer_schema, to_batch
@@ -45,6 +48,23 @@ _SAMPLE_ROWS = 200
 _STAMP = pa.timestamp("us", "UTC")
 _MISFIT = (pa.ArrowException, TypeError, ValueError, OverflowError)
 """What Arrow raises for a value that does not fit a column."""
+
+
+@dataclass
+class _Sample:
+    """A step's columns, and what it makes of the samples, if anybody asks."""
+
+    schema: pa.Schema
+    make: Callable[[], pa.RecordBatch]
+
+    @cached_property
+    def rows(self) -> pa.RecordBatch:
+        return self.make()
+
+
+def _of(schema: pa.Schema, rows: pa.RecordBatch) -> _Sample:
+    """What is known already."""
+    return _Sample(schema, lambda: rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,25 +78,24 @@ class Inferred:
 def infer(graph: Graph, known: dict[str, pa.Schema] | None = None) -> Inferred:
     """Schemas of all steps. ``known`` are those of an existing checkpoint."""
     known = known or {}
-    schemas: dict[str, pa.Schema] = {}
     times: dict[str, TimeColumn | None] = {}
-    samples: dict[str, pa.RecordBatch] = {}
+    samples: dict[str, _Sample] = {}
     for node in graph.nodes:
         read = graph.streams_into(node)
         inputs = [samples[name] for name in read]
         before = known.get(node.name)
         if isinstance(node, SourceNode):
-            schema, sample = _source(node, before)
+            sample = _source(node, before)
             times[node.name] = (node.event_time, node.time_unit) if node.event_time else None
         else:
-            schema, sample = _step(node, inputs, before)
             kept = times[read[0]]
-            times[node.name] = kept if kept is not None and schema.get_field_index(kept[0]) >= 0 else None
-        schemas[node.name], samples[node.name] = schema, sample
-    return Inferred(schemas, times)
+            sample = _step(node, inputs, before, kept)
+            times[node.name] = kept if kept is not None and sample.schema.get_field_index(kept[0]) >= 0 else None
+        samples[node.name] = sample
+    return Inferred({name: sample.schema for name, sample in samples.items()}, times)
 
 
-def _source(node: SourceNode, known: pa.Schema | None) -> tuple[pa.Schema, pa.RecordBatch]:
+def _source(node: SourceNode, known: pa.Schema | None) -> _Sample:
     schema = node.options.returns
     if schema is None:
         schema = known if known is not None and not _says_columns(node.source) else node.source.schema()
@@ -87,7 +106,7 @@ def _source(node: SourceNode, known: pa.Schema | None) -> tuple[pa.Schema, pa.Re
                 f"source {node.name!r}: event-time column {node.event_time!r} is not among {', '.join(schema.names)}"
             )
         check_time_type(schema.field(index).type, node.event_time, node.name)
-    return schema, conform(node.source.sample(_SAMPLE_ROWS), schema, node.name)
+    return _of(schema, conform(node.source.sample(_SAMPLE_ROWS), schema, node.name))
 
 
 def _says_columns(source: Source) -> bool:
@@ -95,37 +114,43 @@ def _says_columns(source: Source) -> bool:
     return getattr(source, "declared", None) is not None or hasattr(source, "frame")
 
 
-def _step(node: Node, inputs: list[pa.RecordBatch], known: pa.Schema | None) -> tuple[pa.Schema, pa.RecordBatch]:
+def _step(node: Node, inputs: list[_Sample], known: pa.Schema | None, time: TimeColumn | None) -> _Sample:
+    first = inputs[0]
     match node:
         case SinkNode() | PaneNode() | LateNode():
-            return inputs[0].schema, inputs[0]
+            return first
         case TransformNode():
-            return _transform(node, inputs[0], known)
+            return _transform(node, first, known)
         case ReduceNode():
-            return _reduce(node, inputs[0], known)
+            return _reduce(node, first, known)
         case ProcessNode():
-            return _process(node, inputs[0], known)
+            return _process(node, first, known, time)
         case JoinNode():
-            schema = join_schema(node, inputs[0].schema, inputs[1].schema)
-            Join(node, (inputs[0].schema, inputs[1].schema), schema, 1)
-            return schema, _blank(schema, inputs[0])
+            schema = join_schema(node, first.schema, inputs[1].schema)
+            Join(node, (first.schema, inputs[1].schema), schema, 1)
+            return _Sample(schema, lambda: _blank(schema, first.rows))
         case LookupNode():
-            return _lookup(node, inputs[0])
+            return _lookup(node, first)
         case _:
             schema = _united(node.name, [sample.schema for sample in inputs])
-            return schema, conform(inputs[0], schema, node.name)
+            return _Sample(schema, lambda: conform(first.rows, schema, node.name))
 
 
-def _lookup(node: LookupNode, sample: pa.RecordBatch) -> tuple[pa.Schema, pa.RecordBatch]:
+def _lookup(node: LookupNode, sample: _Sample) -> _Sample:
     """The table is read, so that later steps see values of it."""
     found = node.table.read()
     schema = lookup_schema(node, sample.schema, found.schema)
     lookup = LookupOperator(node, sample.schema, schema)
     edition = lookup.prepared(edition_of(node, found, lookup.columns))
-    rows = edition.find([sample.column(name) for name in node.on])
-    if node.how == "inner" and (rows >= 0).any():
-        sample, rows = sample.filter(pa.array(rows >= 0)), rows[rows >= 0]
-    return schema, edition.widened(sample, rows, schema)
+
+    def looked_up() -> pa.RecordBatch:
+        records = sample.rows
+        rows = edition.find([records.column(name) for name in node.on])
+        if node.how == "inner" and (rows >= 0).any():
+            records, rows = records.filter(pa.array(rows >= 0)), rows[rows >= 0]
+        return edition.widened(records, rows, schema)
+
+    return _Sample(schema, looked_up)
 
 
 def _united(step: str, schemas: list[pa.Schema]) -> pa.Schema:
@@ -144,13 +169,26 @@ def _united(step: str, schemas: list[pa.Schema]) -> pa.Schema:
         ) from None
 
 
-def _transform(
-    node: TransformNode, sample: pa.RecordBatch, known: pa.Schema | None
-) -> tuple[pa.Schema, pa.RecordBatch]:
+def _transform(node: TransformNode, sample: _Sample, known: pa.Schema | None) -> _Sample:
+    declared = node.options.returns
     if node.kind == "filter":
-        return sample.schema, sample
+        return sample
     if node.kind == "map_batch":
-        return _map_batch(node, sample, known)
+        if declared is not None:
+            return _Sample(declared, lambda: _map_batch(node, sample.rows, declared))
+        out = _map_batch(node, sample.rows, known)
+        return _of(out.schema, out)
+    if declared is not None:
+        return _Sample(declared, lambda: _fitting(_called(node, sample.rows)[0], declared))
+    rows, failure = _called(node, sample.rows)
+    if not rows and known is None and failure is not None:
+        raise _failed(node.name, failure) from failure
+    schema = _made_of(rows, known, node.name)
+    return _of(schema, _fitting(rows, schema))
+
+
+def _called(node: TransformNode, sample: pa.RecordBatch) -> tuple[list[Any], Exception | None]:
+    """What a map or flat_map makes of the samples, and why it first failed on one, if it did."""
     rows: list[Any] = []
     failure: Exception | None = None
     for record in sample.to_pylist():
@@ -159,30 +197,22 @@ def _transform(
             rows += [made] if node.kind == "map" else list(made or ())
         except Exception as error:
             failure = failure or error
-    declared = node.options.returns
-    if not rows and declared is None and known is None and failure is not None:
-        raise _failed(node.name, failure) from failure
-    schema = declared if declared is not None else _made_of(rows, known, node.name)
-    return schema, _fitting(rows, schema)
+    return rows, failure
 
 
-def _map_batch(
-    node: TransformNode, sample: pa.RecordBatch, known: pa.Schema | None
-) -> tuple[pa.Schema, pa.RecordBatch]:
+def _map_batch(node: TransformNode, sample: pa.RecordBatch, known: pa.Schema | None) -> pa.RecordBatch:
     declared = node.options.returns
     try:
         out = node.fn(sample)
     except Exception as error:
-        fallback = declared if declared is not None else known
-        if fallback is None:
+        if known is None:
             raise _failed(node.name, error) from error
-        return fallback, empty_batch(fallback)
+        return empty_batch(known)
     if isinstance(out, pa.Table):
         out = out.combine_chunks().to_batches()[0] if out.num_rows else empty_batch(out.schema)
     if not isinstance(out, pa.RecordBatch):
         raise SchemaError(f"step {node.name!r} must return a pyarrow.RecordBatch, not {type(out).__name__}")
-    schema = declared if declared is not None else _kept(out, known)
-    return schema, conform(out, schema, node.name)
+    return conform(out, declared if declared is not None else _kept(out, known), node.name)
 
 
 def _made_of(rows: list[Any], known: pa.Schema | None, step: str) -> pa.Schema:
@@ -222,7 +252,7 @@ def _fits(rows: list[dict[str, Any]], field: pa.Field) -> bool:
     return True
 
 
-def _reduce(node: ReduceNode, sample: pa.RecordBatch, known: pa.Schema | None) -> tuple[pa.Schema, pa.RecordBatch]:
+def _reduce(node: ReduceNode, sample: _Sample, known: pa.Schema | None) -> _Sample:
     declared = node.options.returns if node.options.returns is not None else known
     if isinstance(node.window, SessionWindow) and not node.mergeable:
         raise GraphError(f"step {node.name!r}: sessions can merge, so its reducers need combine=")
@@ -244,11 +274,11 @@ def _reduce(node: ReduceNode, sample: pa.RecordBatch, known: pa.Schema | None) -
         raise SchemaError(
             f"step {node.name!r}: its output would have two columns of one name: {', '.join(schema.names)}"
         )
-    return schema, _reduced_sample(node, sample, schema)
+    return _Sample(schema, lambda: _reduced_sample(node, sample.rows, schema))
 
 
 def _user_result(
-    step: str, name: str, reducer: UserReducer, sample: pa.RecordBatch, declared: pa.Schema | None
+    step: str, name: str, reducer: UserReducer, sample: _Sample, declared: pa.Schema | None
 ) -> pa.DataType:
     if declared is not None and declared.get_field_index(name) >= 0:
         return declared.field(name).type
@@ -256,7 +286,7 @@ def _user_result(
     failure: Exception | None = None
     try:
         state = reducer.init()
-        for record in sample.to_pylist():
+        for record in sample.rows.to_pylist():
             try:
                 state = reducer.update(state, record)
             except Exception as error:
@@ -290,23 +320,33 @@ def _reduced_sample(node: ReduceNode, sample: pa.RecordBatch, schema: pa.Schema)
     return pa.RecordBatch.from_arrays([results.get(f.name, blank.get(f.name)) for f in schema], schema=schema)
 
 
-def _process(node: ProcessNode, sample: pa.RecordBatch, known: pa.Schema | None) -> tuple[pa.Schema, pa.RecordBatch]:
+def _process(node: ProcessNode, sample: _Sample, known: pa.Schema | None, time: TimeColumn | None) -> _Sample:
+    """Its functions are called with the samples' own times; timers are at times that could have been, too."""
     declared = node.options.returns
     if declared is not None:
         Process(node, sample.schema, declared, Guard(node.name, "skip"), 1, debug=False)
-        return declared, empty_batch(declared)
+        return _of(declared, empty_batch(declared))
     errors: list[Exception] = []
 
     def note(record: Any, error: Exception) -> None:
         errors.append(error)
 
     probe = _Probe(node, sample.schema, pa.schema([]), note, 1, debug=False)
-    probe.receive(0, Batch(sample, np.zeros(sample.num_rows, np.int64), 0))
+    probe.receive(0, _timed(sample.rows, time))
     probe.watermark(0, FOREVER_US)
     if not probe.made and errors and known is None:
         raise _failed(node.name, errors[0]) from errors[0]
     schema = _made_of(probe.made, known, node.name)
-    return schema, _fitting(probe.made, schema)
+    return _of(schema, _fitting(probe.made, schema))
+
+
+def _timed(sample: pa.RecordBatch, time: TimeColumn | None) -> Batch:
+    """Samples as the step will be given them: at their event times, or now, if they have none."""
+    now = now_us()
+    if time is None:
+        return Batch(sample, np.full(sample.num_rows, now), now)
+    times, usable = event_times(sample.column(time[0]), time[1], now)
+    return Batch(sample.filter(pa.array(usable)), times[usable], now)
 
 
 class _Probe(Process):
@@ -337,6 +377,6 @@ def _blank(schema: pa.Schema, like: pa.RecordBatch) -> pa.RecordBatch:
 
 def _failed(step: str, error: Exception) -> SchemaError:
     return SchemaError(
-        f"step {step!r} failed on sample records ({type(error).__name__}: {error}); fix the function, "
+        f"step {step!r} failed on sample records at {line_of(error)} ({type(error).__name__}: {error}); fix the function, "
         f"or declare its columns: returns={{'column': 'int64', ...}}"
     )
