@@ -11,6 +11,7 @@ Write a workflow, say how late a result may be, run it::
     hr.run(job)
 """
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 from headrace.api.job import Job
@@ -73,6 +74,7 @@ if TYPE_CHECKING:
     from headrace.spark.handle import Run
 
 __version__ = "0.1.0"
+logging.getLogger("headrace").addHandler(logging.NullHandler())  # what is shown is for users, or hr.run, to say
 
 __all__ = [
     "ChannelError", "ConfigError", "CorruptionError", "CountWindow", "DataError", "EnvironmentMissingError", "FencedError",

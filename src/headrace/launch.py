@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shutil
@@ -44,15 +45,19 @@ class RunOptions(RunSettings, total=False):
     """A file for what the controller saw: ``headrace explain --trace`` predicts from it and decides by it again."""
     log_level: str
     """What Spark itself logs."""
+    log: str | None
+    """From which level on Headrace's own log goes to standard error, where the program has not set up logging itself:
+    ``"DEBUG"``, ``"INFO"``, ``"WARNING"``, ``"ERROR"``; None: nothing does."""
     collecting: bool
     """Keep the rows of every sink for ``handle.rows(sink)`` instead of writing them."""
 
 
 RUN_DEFAULTS: dict[str, Any] = default_settings() | {
     "spark": None, "master": "local[*]", "checkpoint": None, "seconds": None, "standby": False, "observe_only": False, "trace": None,
-    "log_level": "OFF", "collecting": False,
+    "log_level": "OFF", "log": "WARNING", "collecting": False,
 }  # fmt: skip
 _OWN = tuple(RunOptions.__annotations__.keys() - RunSettings.__annotations__.keys())
+_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 _with_run_options = spelled_out(RunOptions, RUN_DEFAULTS)
 
 
@@ -70,6 +75,7 @@ def start(job: Jobs, **options: Unpack[RunOptions]) -> Run:
 
     chosen: dict[str, Any] = {**{name: RUN_DEFAULTS[name] for name in _OWN}, **options}
     own = {name: chosen.pop(name) for name in _OWN}
+    _show_log(own["log"])
     settings, checkpoint, session = Settings.of(**chosen), own["checkpoint"], own["spark"]
     if own["standby"] and checkpoint is None:
         raise ConfigError("a standby needs the checkpoint of the driver that it stands by for: checkpoint=…")
@@ -153,6 +159,31 @@ def _ends(job: Jobs) -> list[str]:
     """Steps that nothing follows: sinks, and others that no sink receives."""
     graph = graph_of(job, need_sink=False)
     return [node.name for node in graph.nodes if not graph.consumers(node.name)]
+
+
+class _OwnHandler(logging.StreamHandler):  # type: ignore[type-arg]
+    """What ``_show_log`` has added."""
+
+
+def _show_log(level: str | None) -> None:
+    """Let the log go to standard error from a level on, unless the program has a handler for it."""
+    if level is not None and level not in _LEVELS:
+        raise ConfigError(f"log={level!r} is not one of {', '.join(_LEVELS)}, or None")
+    log = logging.getLogger("headrace")
+    ours = [handler for handler in log.handlers if isinstance(handler, _OwnHandler)]
+    theirs = {*log.handlers, *logging.getLogger().handlers} - {*ours}
+    for handler in ours:
+        log.removeHandler(handler)
+        if log.level == handler.level:
+            log.setLevel(logging.NOTSET)
+    if level is None or not all(isinstance(handler, logging.NullHandler) for handler in theirs):
+        return
+    own = _OwnHandler()
+    own.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    own.setLevel(level)
+    log.addHandler(own)
+    if log.level == logging.NOTSET:  # else somebody has said what is logged at all
+        log.setLevel(level)
 
 
 def _with_slots(master: str, slots: int) -> str:

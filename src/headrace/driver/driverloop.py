@@ -34,7 +34,7 @@ from headrace.driver.protocol.machine import Machine
 from headrace.runtime.messages import Hello, Reported, ToWorker
 from headrace.runtime.wire.mailbox import Mailbox
 
-_log = logging.getLogger("headrace")
+_log = logging.getLogger("headrace.driver")
 _TURN_S = 0.02
 
 

@@ -53,7 +53,7 @@ from headrace.state.durable.storage import Storage
 from headrace.state.durable.tidying import Tidying, TidyingHere
 from headrace.state.durable.versionlog import Entry, VersionLog
 
-_log = logging.getLogger("headrace")
+_log = logging.getLogger("headrace.driver")
 _POOLS = {
     ReadLog: "log", LookUp: "log", ReadEntry: "log", Append: "log",
     Publish: "publish", Settle: "publish", Discard: "publish",

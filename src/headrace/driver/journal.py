@@ -12,7 +12,7 @@ from headrace.driver.status import Event
 from headrace.graph.nodes import Graph
 from headrace.runtime.messages import Reported
 
-_log = logging.getLogger("headrace")
+_log = logging.getLogger("headrace.journal")
 REMEMBERED = 10_000
 """Events that a journal keeps, about 5 MB: hours of a controller that decides something every second."""
 

@@ -22,7 +22,7 @@ from headrace.graph.slots import elastic_legs, min_slots
 from headrace.runtime.plan import JobPlan
 from headrace.spark.jvm import SparkFleet
 
-_log = logging.getLogger("headrace")
+_log = logging.getLogger("headrace.spark")
 _POLL_S = 0.05
 
 

@@ -15,7 +15,7 @@ from headrace.config import Mode
 from headrace.errors import EnvironmentMissingError
 from headrace.spark.java import find_java
 
-_log = logging.getLogger("headrace")
+_log = logging.getLogger("headrace.spark")
 _EXECUTORS_COME_S = 60.0
 """How long the executors of a new cluster session may take to register."""
 

@@ -165,6 +165,7 @@ def _tend(tending: Tending, keeping: Keeping, going_on: Callable[[], bool]) -> N
 
 def main() -> None:
     """Read the task, serve, and leave nothing behind."""
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     task = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=KeeperTask)
     sweep([Path(root) for _, root, _ in task.tiers])
     try:

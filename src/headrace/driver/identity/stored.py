@@ -22,7 +22,7 @@ _ALLOWED = (
     "What may change on a checkpoint: functions, bounds, parallelism, mode, lateness, ttl=, memory= within a bound, where "
     "sources read and sinks write; steps, states and sinks may be added and left out."
 )
-_log = logging.getLogger("headrace")
+_log = logging.getLogger("headrace.driver")
 Warn = Callable[[str, str], None]
 """Takes a word for what something is about, and a sentence: as a run's journal does."""
 
