@@ -92,3 +92,26 @@ def test_files_that_arrive_have_no_header_either(max_rows: int, tmp_path: Path) 
         offset = reader.offset()
         reader.close()
     assert sorted(seen) == sorted((n, name) for n in range(5) for name in ("a", "b"))
+
+
+@pytest.mark.parametrize("first", ["1001,2026-03-02T09:00:00Z,ordered", "a,3.5,b", "a,b,2026-03-02"])
+def test_a_first_line_that_looks_like_a_record_is_warned_of(tmp_path: Path, first: str) -> None:
+    path = tmp_path / "shop.csv"
+    path.write_text(f"{first}\n1002,2026-03-02T09:01:00Z,paid\n")
+    with pytest.warns(
+        UserWarning, match=r"shop.csv: its first line names the columns, and '.*' looks like.*header=False"
+    ):
+        replay(path).schema()
+
+
+def test_a_first_line_of_names_is_not_warned_of(tmp_path: Path) -> None:
+    (tmp_path / "shop.csv").write_text(",order,at,2nd,what is it\n0,1,2,3,4\n")
+    assert replay(tmp_path / "shop.csv").schema().names == ["", "order", "at", "2nd", "what is it"]
+
+
+def test_a_first_line_with_equal_values_says_that_it_may_be_a_record(tmp_path: Path) -> None:
+    (tmp_path / "shop.csv").write_text("7,7\n8,9\n")
+    with pytest.raises(
+        hr.SchemaError, match="named twice in the first line.*if that is a record already, give header=False"
+    ):
+        replay(tmp_path / "shop.csv").schema()

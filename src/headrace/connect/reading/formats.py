@@ -6,6 +6,8 @@ import csv
 import glob
 import json
 import os
+import re
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -26,6 +28,7 @@ _SUFFIXES: dict[str, Format] = {
     ".txt": "lines", ".log": "lines",
 }  # fmt: skip
 _BOM = b"\xef\xbb\xbf"
+_TIME = re.compile(r"\d{4}-\d{2}-\d{2}")
 _SAMPLE_BLOCK_BYTES = 2**20
 
 
@@ -108,7 +111,9 @@ def read_start(
     except (UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{path}: the first line must name the columns, but cannot be read: {error}") from None
     if len(set(header)) < len(header):
-        raise SchemaError(f"{path}: a column is named twice in the first line: {header}")
+        raise SchemaError(
+            f"{path}: a column is named twice in the first line: {header}; if that is a record already, give header=False"
+        )
     return start + len(line) + len(newline), header
 
 
@@ -124,11 +129,23 @@ def infer_file_schema(path: Path, format: Format) -> pa.Schema:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         start, header = read_start(path, descriptor, format)
+        _doubt_header(path, header or ())
         cutter = BlockCutter(lambda at, size: os.pread(descriptor, size, at), start, block_bytes=_SAMPLE_BLOCK_BYTES)
         rows = [row for row, _ in zip(_read_rows(cutter, header), range(INFER_ROWS))]
     finally:
         os.close(descriptor)
     return schema_of_records(rows, str(path))
+
+
+def _doubt_header(path: Path, header: Sequence[str]) -> None:
+    """Warn of columns that are named by numbers or times: then the first line is a record, most likely."""
+    odd = next((name for name in header if name and (guess_value(name) != name or _TIME.match(name))), None)
+    if odd is not None:
+        warnings.warn(
+            f"{path}: its first line names the columns, and {odd!r} looks like a value; if that line is a record already, "
+            f"give header=False and declare all columns: schema={{'ts': 'int64', …}}",
+            stacklevel=2,
+        )
 
 
 def _read_rows(cutter: BlockCutter, header: list[str] | None) -> Iterator[dict[str, Any]]:
