@@ -15,7 +15,7 @@ from headrace.connect.collect import read_collected
 from headrace.errors import ConfigError, GraphError
 from headrace.graph.nodes import SinkNode
 from headrace.signals import StopWish
-from headrace.state.durable.storage import check_checkpoint
+from headrace.state.durable.storage import LocalStorage, check_checkpoint
 from headrace.units import Duration, duration_s
 
 if TYPE_CHECKING:
@@ -69,6 +69,7 @@ def start(job: Jobs, **options: Unpack[RunOptions]) -> Run:
     equal in them runs once (``share=False``: nothing is), and each step's name has its job's name and a dot in front.
     """
     from headrace.driver.planning import plan_job
+    from headrace.driver.publishing import check_sinks
     from headrace.spark.handle import Run, temporary_checkpoint
     from headrace.spark.session import open_session, prepare
     from headrace.spark.shipping import ship_by_value
@@ -83,6 +84,8 @@ def start(job: Jobs, **options: Unpack[RunOptions]) -> Run:
     try:
         plan = plan_job(job, directory, settings, collect=own["collecting"])
         ship_by_value(plan.graph)
+        if not own["standby"]:
+            check_sinks(plan, LocalStorage(directory / "headrace"))  # before Spark starts, which takes a while
         if session is None:
             master = _with_slots(own["master"], plan.layout.slots)
             session = open_session(settings.mode, master, plan.graph.job, log_level=own["log_level"])

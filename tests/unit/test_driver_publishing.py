@@ -12,7 +12,7 @@ import pytest
 
 import headrace as hr
 from headrace.connect.sink import Sink, SinkContext, Staged
-from headrace.driver.publishing import claim_sinks, discard_unlogged, publish, settle, sinks_of
+from headrace.driver.publishing import check_sinks, claim_sinks, discard_unlogged, publish, settle, sinks_of
 from headrace.errors import ConfigError
 from headrace.state.durable.storage import LocalStorage
 from headrace.testing import scripted
@@ -85,3 +85,26 @@ def test_a_sink_that_fails_is_named_with_the_version_that_it_did_not_take(tmp_pa
     manifest: Any = SimpleNamespace(token=CUTS[1], staged=tuple(staged_by(plan, CUTS[1])))
     with pytest.raises(hr.RunFailedError, match="sink 'calls', version 2: ConnectionError: target is down"):
         publish(plan, manifest)
+
+
+def test_directories_with_results_of_another_are_noticed_without_claiming_any(tmp_path: Path) -> None:
+    plan, storage = plan_of(tmp_path, []), LocalStorage(tmp_path / "state" / "headrace")
+    check_sinks(plan, storage)
+    assert not (tmp_path / "out").exists() and not (tmp_path / "state").exists()
+    claim_sinks(plan, storage)
+    check_sinks(plan, storage)
+    with pytest.raises(ConfigError, match="results of another checkpoint"):
+        check_sinks(plan, LocalStorage(tmp_path / "new" / "headrace"))
+
+
+def test_a_run_is_refused_before_spark_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*args: Any, **options: Any) -> None:
+        raise AssertionError("Spark was started")
+
+    monkeypatch.setattr("headrace.spark.session.open_session", never)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "part-1.jsonl").touch()
+    job = hr.Job("numbers")
+    job.source("numbers", scripted([{"n": 1}])).sink("out", hr.jsonl(tmp_path / "out"))
+    with pytest.raises(ConfigError, match="out has results of another checkpoint"):
+        hr.start(job, checkpoint=tmp_path / "checkpoint")

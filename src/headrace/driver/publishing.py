@@ -7,8 +7,10 @@ is not known as published, `discard_unlogged`, `settle`. The last two come again
 from __future__ import annotations
 
 import uuid
+from pathlib import Path
 
 from headrace.connect.sink import Keep, Sink
+from headrace.connect.writing.notes import check_directory
 from headrace.connect.writing.staging import discard_staging
 from headrace.errors import HeadraceError, RunFailedError
 from headrace.graph.nodes import SinkNode
@@ -31,6 +33,17 @@ def claim_sinks(plan: JobPlan, storage: Storage) -> None:
     checkpoint = storage.get(_OWNER).decode()
     for step, sink in sinks_of(plan).items():
         sink.claim(f"{step} of {checkpoint}")
+
+
+def check_sinks(plan: JobPlan, storage: Storage) -> None:
+    """Whether a start would be refused for what is in sinks' directories; changes nothing, so it may come at any time."""
+    try:
+        checkpoint = storage.get(_OWNER).decode()
+    except FileNotFoundError:
+        checkpoint = None
+    for step, sink in sinks_of(plan).items():
+        if isinstance(directory := getattr(sink, "directory", None), Path):
+            check_directory(directory, f"{step} of {checkpoint}" if checkpoint is not None else None)
 
 
 def publish(plan: JobPlan, manifest: Manifest) -> None:

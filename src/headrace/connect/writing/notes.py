@@ -19,6 +19,7 @@ import msgspec
 from headrace.connect.writing.staging import KEPT, sync_directory
 from headrace.errors import ConfigError, CorruptionError, StateError
 
+_OWNER = "owner"
 # A publication takes milliseconds; who holds a file for longer hangs, and waiting in place would hang us too.
 _LOCK_WAIT_S = 1.0
 
@@ -27,16 +28,22 @@ Note = TypeVar("Note")
 
 def claim_directory(directory: Path, owner: str) -> None:
     """Make a directory of results ``owner``'s; ConfigError if it has results of another."""
-    path = directory / KEPT / "owner"
+    if not check_directory(directory, owner):
+        _put(directory / KEPT / _OWNER, owner.encode())
+
+
+def check_directory(directory: Path, owner: str | None) -> bool:
+    """Whether a directory of results is ``owner``'s already; ConfigError if it has results of another."""
+    path = directory / KEPT / _OWNER
     found = path.read_text() if path.exists() else None
-    if found == owner:
-        return
+    if found is not None and found == owner:
+        return True
     if found is not None or any(directory.glob("part-*")) or any(directory.glob("live-*")):
         raise ConfigError(
             f"{directory} has results of another checkpoint or another sink; go on with that checkpoint, remove the "
             "results, or give each sink and each new checkpoint a directory of its own"
         )
-    _put(path, owner.encode())
+    return False
 
 
 @contextmanager
