@@ -90,6 +90,11 @@ __all__ = [
 _RENAMED = {"session": "session_window", "distinct": "count_distinct"}
 
 
+def __dir__() -> list[str]:
+    """What users need: not the rooms that it is made of."""
+    return [*__all__, "__version__"]
+
+
 def __getattr__(name: str) -> Any:
     """What needs pyspark, which takes a while to import, is imported when it is asked for."""
     if name == "dataframe":

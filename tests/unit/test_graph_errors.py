@@ -369,3 +369,24 @@ def test_functions_that_fail_on_some_samples_only_are_accepted(tmp_path: Path) -
     s.key_by("k").reduce(name="r", n=hr.reducer(init=int, update=lambda n, r: n + r["v"])).sink("out2", out())
     plan = plan_job(job, tmp_path, Settings.of())
     assert plan.schemas["m"].types == [pa.int64()] and plan.schemas["r"].field("n").type == pa.int64()
+
+
+def test_a_key_that_is_named_like_what_a_step_adds_is_to_be_renamed() -> None:
+    _, source = job_with_source()
+    for window, name in ((hr.tumbling("1 s"), "window_start"), (hr.session_window("1 s"), "window_end")):
+        with pytest.raises(
+            GraphError, match=f"its key '{name}' has the name of a column that the step adds.*rename it"
+        ):
+            source.key_by("k", name).window(window).reduce(n=hr.count())
+    source.key_by("window_start").window(hr.whole_input()).reduce(n=hr.count())
+    with pytest.raises(GraphError, match="key_by after 's' names a column twice: k, k"):
+        source.key_by("k", "k")
+
+
+@pytest.mark.parametrize("method", ["window", "reduce", "process", "join"])
+def test_what_needs_a_key_says_so(method: str) -> None:
+    _, source = job_with_source()
+    with pytest.raises(AttributeError, match=rf"{method} after 's' needs a key first: .key_by\('column'\).{method}\("):
+        getattr(source, method)
+    with pytest.raises(AttributeError, match="'Stream' object has no attribute 'maps'"):
+        source.maps  # type: ignore[attr-defined]  # noqa: B018

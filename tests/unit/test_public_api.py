@@ -12,6 +12,7 @@ import sys
 import tomllib
 from dataclasses import FrozenInstanceError, fields
 from pathlib import Path
+from types import SimpleNamespace
 from typing import get_args
 
 import pytest
@@ -243,3 +244,21 @@ def test_user_code_is_checked_by_mypy(tmp_path: Path) -> None:
     assert not [line for line in found if not line.startswith("wrong.py:")], done.stdout
     wrong = {number for number, line in enumerate(WRONG.splitlines(), 1) if line.endswith("# wrong")}
     assert {int(re.split(":", line)[1]) for line in found} == wrong, done.stdout + done.stderr
+
+
+def test_a_notebook_shows_what_users_need_and_what_things_are() -> None:
+    assert {*dir(hr)} == {*hr.__all__, "__version__"}
+    job = hr.Job("shop")
+    assert repr(job) == "<Job 'shop': no steps yet>"
+    orders = job.source("orders", scripted([{"k": 1}]))
+    keyed = orders.key_by("k")
+    assert (repr(job), repr(orders)) == ("<Job 'shop': orders>", "<Stream 'orders' of job 'shop'>")
+    assert repr(keyed) == "<KeyedStream 'orders' by k, of job 'shop'>"
+    assert repr(keyed.window(hr.tumbling("5 s"))) == "<KeyedStream 'orders' by k over tumbling 5 s, of job 'shop'>"
+
+
+def test_the_handle_says_how_the_run_is() -> None:
+    handle = object.__new__(hr.Run)
+    handle.plan = SimpleNamespace(graph=SimpleNamespace(job="shop"))  # type: ignore[assignment]
+    handle.status = lambda: SimpleNamespace(state="running", cuts=1)  # type: ignore[method-assign,assignment,return-value]
+    assert repr(handle) == "<Run of job 'shop': running, 1 cut>"

@@ -49,6 +49,9 @@ class Job:
         self._nodes: dict[str, Node] = {}
         self._constraints: list[Constraint] = []
 
+    def __repr__(self) -> str:
+        return f"<Job {self.name!r}: {', '.join(self._nodes) or 'no steps yet'}>"
+
     @spelled_out(StepSettings, STEP_DEFAULTS)
     def source(
         self,

@@ -32,6 +32,10 @@ class KeyedStream:
     keys: tuple[str, ...]
     windowed: Window | None = None
 
+    def __repr__(self) -> str:
+        over = f" over {self.windowed.describe()}" if self.windowed is not None else ""
+        return f"<KeyedStream {self.name!r} by {', '.join(self.keys)}{over}, of job {self.job.name!r}>"
+
     def window(self, window: Window) -> KeyedStream:
         """Cut each key's records into windows."""
         if not isinstance(window, Window):

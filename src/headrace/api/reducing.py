@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
@@ -148,7 +149,7 @@ def check_groups(step: str, groups: Mapping[str, Any]) -> None:
             raise GraphError(f"reduce {step!r}: {option}={groups[option]!r:.80} is not a value such as {example}")
 
 
-def check_columns(step: str, columns: Mapping[str, Any], taken: Iterable[str], options: Mapping[str, Any]) -> None:
+def check_columns(step: str, columns: Mapping[str, Any], taken: Sequence[str], options: Mapping[str, Any]) -> None:
     """Raise GraphError for the first result column that is not a reducer, or whose name is taken."""
     for option, value in options.items():
         if isinstance(value, (Aggregate, UserReducer)):
@@ -159,6 +160,11 @@ def check_columns(step: str, columns: Mapping[str, Any], taken: Iterable[str], o
     if not columns:
         raise GraphError(f"reduce {step!r} has no reducer; write for example reduce(name={step!r}, n=hr.count())")
     reserved = [*dict.fromkeys(taken)]
+    if twice := next((name for name, n in Counter(taken).items() if n > 1), None):
+        raise GraphError(
+            f"reduce {step!r}: its key {twice!r} has the name of a column that the step adds itself; rename it before "
+            f"key_by: map(lambda record: {{'start': record.pop({twice!r}), **record}})"
+        )
     for column, reducer in columns.items():
         if not isinstance(reducer, (Aggregate, UserReducer)):
             raise GraphError(f"reduce {step!r}: {_no_reducer(column, reducer, options)}")

@@ -52,6 +52,16 @@ class Stream:
     job: Job
     name: str
 
+    def __repr__(self) -> str:
+        return f"<Stream {self.name!r} of job {self.job.name!r}>"
+
+    if not TYPE_CHECKING:  # a type checker would take any name for an attribute
+
+        def __getattr__(self, name: str) -> Any:
+            if name in ("window", "reduce", "process", "join"):
+                raise AttributeError(f"{name} after {self.name!r} needs a key first: .key_by('column').{name}(…)")
+            raise AttributeError(f"'Stream' object has no attribute {name!r}")
+
     def __rshift__(self, other: Stream) -> Path:
         return Path(self.job, self.name, other.name)
 
@@ -137,6 +147,8 @@ class Stream:
         """Group by one or more columns for what follows."""
         if not columns or not all(isinstance(column, str) for column in columns):
             raise GraphError(f"key_by after {self.name!r} needs column names, for example key_by('user')")
+        if len({*columns}) < len(columns):
+            raise GraphError(f"key_by after {self.name!r} names a column twice: {', '.join(columns)}; name each once")
         return KeyedStream(self.job, self.name, columns)
 
     def late(self, side: Literal["left", "right"] | None = None, *, name: str | None = None) -> Stream:

@@ -36,6 +36,11 @@ class Run(Supervisor):
             now = "; it is now delete_temporary_checkpoint()" if name == "forget" else ""
             raise AttributeError(f"'Run' object has no attribute {name!r}{now}")
 
+    def __repr__(self) -> str:
+        status = self.status()
+        cuts = f"{status.cuts} cut{'s' if status.cuts != 1 else ''}"
+        return f"<Run of job {self.plan.graph.job!r}: {status.state}, {cuts}>"
+
     def begin(self) -> Run:
         """Begin; ``hr.start`` has done that."""
         self._steering.start()
