@@ -221,7 +221,7 @@ class Watched:
         return seen
 
 
-def two_lookups(play: InActs, failing: set[int]) -> tuple[hr.Job, Growing, Growing]:
+def two_lookups(play: InActs, failing: set[int], **options: Any) -> tuple[hr.Job, Growing, Growing]:
     def trouble(record: Record) -> Record:
         if record["v"] in failing:
             raise RuntimeError("trouble")
@@ -233,23 +233,27 @@ def two_lookups(play: InActs, failing: set[int]) -> tuple[hr.Job, Growing, Growi
     one, other, job = Growing(), Growing(), hr.Job("job")
     first = job.source("s", play).map(trouble).lookup(hr.table(one, key="k", refresh="1 ms"), name="first")
     passed = first.key_by("v").process(same, name="pass", returns={"k": "str", "v": "int", "edition": "int"})
-    passed.lookup(hr.table(other, key="k", refresh="1 ms"), name="second").sink("out", hr.rows())
+    passed.lookup(hr.table(other, key="k", refresh="1 ms"), name="second", **options).sink("out", hr.rows())
     return job, one, other
 
 
-@pytest.mark.parametrize("mode", ["realtime", "microbatch"])
+@pytest.mark.parametrize(
+    ("mode", "chaining", "options"),
+    [("realtime", "static", {}), ("microbatch", "static", {}), ("realtime", "dynamic", {"chain": False})],
+)
 def test_between_two_cuts_everybody_sees_one_edition_which_the_version_names(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, chaining: str, options: dict[str, Any]
 ) -> None:
     acts, parts = 8, 2
     play = in_acts(*([[{"k": "ab"[a % 2], "v": 10 * a + p}] for a in range(acts)] for p in range(parts)))
     trouble, failing = [31, 51], set[int]()
     watched = Watched(monkeypatch, play)
-    job, one, other = two_lookups(play, failing)
+    job, one, other = two_lookups(play, failing, **options)
+    settings: dict[str, Any] = {"mode": mode, "chaining": chaining, "parallelism": 2, "slices": 5}
     failures = drivers = 0
     finished = False
     while not finished:
-        run = LocalRun(job, tmp_path / "c", mode=mode, parallelism=2, commit="50 ms", report="5 ms", slices=5)
+        run = LocalRun(job, tmp_path / "c", commit="50 ms", report="5 ms", **settings)
         drivers += 1
         failing.update(trouble[:1])  # each once, and not when the job is planned
         try:
