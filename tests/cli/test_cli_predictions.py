@@ -51,8 +51,8 @@ def test_predictions_as_json(headrace, app):
 
 def test_a_bound_that_cannot_be_met_is_refused_with_one_that_can(headrace, app):
     (one,) = headrace("explain", app(source(p99="2 ms")), "--json").answer["predictions"]["constraints"]
-    assert one["verdict"].startswith("cannot be met; the smallest bound that could is ") and one["plan"] is None
-    could = one["verdict"].removeprefix("cannot be met; the smallest bound that could is ")
+    assert one["verdict"].startswith("cannot be met; the smallest p99 that could is ") and one["plan"] is None
+    could = one["verdict"].removeprefix("cannot be met; the smallest p99 that could is ")
     larger = f"{float(could.removesuffix(' ms')) * 1.01:.3f} ms"
     (other,) = headrace("explain", app(source(p99=larger)), "--json").answer["predictions"]["constraints"]
     assert other["verdict"].startswith("can be met")

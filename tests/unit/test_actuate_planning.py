@@ -140,8 +140,10 @@ def test_a_bound_that_cannot_be_met_is_answered_with_the_smallest_that_could() -
     (made,) = forecast(planned(bounds=({"p99": "5 ms"},)), BUSY)
     assert isinstance(made.sizing, Unattainable) and made.sizing.smallest_bound_s is not None
     smallest_ms = 1000 * made.sizing.smallest_bound_s
-    assert made.verdict == f"cannot be met; the smallest bound that could is {smallest_ms:.3g} ms"
+    assert made.verdict == f"cannot be met; the smallest p99 that could is {smallest_ms:.3g} ms"
     assert isinstance(sized(planned(), 1.001 * smallest_ms, quantile=0.99), Sizing)
+    both = forecast(planned(bounds=({"p99": "5 ms"}, {"mean": "1 ms"})), BUSY)
+    assert [one.verdict.split()[5] for one in both] == ["p99", "mean"], "two bounds say of what each is"
 
 
 def test_without_a_rate_nothing_is_predicted_unless_it_is_given() -> None:

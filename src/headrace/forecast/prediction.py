@@ -87,14 +87,15 @@ def _forecast(
         overload = f"as laid out it cannot keep up ({error}); "
     sizing = smallest(plant, rate_per_s, bound_s, limits_of(plan, len(plant.stages)))
     budgets = budgets_of(plan, costs, constraint, dict(at_start.phases) if at_start is not None else {})
-    return Forecast(constraint, rate_per_s, budgets, at_start, sizing, overload + _verdict(plan, sizing))
+    return Forecast(constraint, rate_per_s, budgets, at_start, sizing, overload + _verdict(plan, sizing, constraint))
 
 
-def _verdict(plan: JobPlan, sizing: Sizing | Unattainable) -> str:
+def _verdict(plan: JobPlan, sizing: Sizing | Unattainable, constraint: PathConstraint) -> str:
     if isinstance(sizing, Unattainable):
         if sizing.smallest_bound_s is None:
             return "cannot be met: no stage layout keeps up at this rate; lower it, or allow more subtasks"
-        return f"cannot be met; the smallest bound that could is {1000 * sizing.smallest_bound_s:.3g} ms"
+        what = "mean" if constraint.quantile is None else f"p{constraint.quantile * 100:g}"
+        return f"cannot be met; the smallest {what} that could is {1000 * sizing.smallest_bound_s:.3g} ms"
     laid_out = tuple(stage.active for stage in plan.layout.stages[: len(sizing.subtasks)])
     instead = "" if sizing.subtasks == laid_out else f", where the layout has {_sum(laid_out)}"
     return (
