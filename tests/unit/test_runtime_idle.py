@@ -16,7 +16,7 @@ from reference import Record
 
 import headrace as hr
 from headrace.connect.source import Offset, Poll
-from headrace.driver.schemafinding import _step
+from headrace.driver.schemafinding import _of, _step
 from headrace.graph.nodes import ReduceNode, SourceNode
 from headrace.graph.windowing import FOREVER_US, NEVER_US, TimeWindow
 from headrace.runtime.batch import Batch
@@ -91,7 +91,7 @@ class Played:
         window = TimeWindow(80 * MS, 10 * MS)
         reduce = ReduceNode("n", ("k",), window, (("n", hr.count()),), ("s",), combine=True)
         sample = pa.RecordBatch.from_pylist([{"k": 1, "t": 1}], schema=SCHEMA)
-        out = _step(reduce, [sample], None)[0]
+        out = _step(reduce, [_of(sample.schema, sample)], None, None).schema
         made = build_reduce(reduce, SCHEMA, out, Guard("n", "fail"), Place(4), eager=True)
         assert isinstance(made, PanedReduce)
         self.reduce, self.rows = made, Rows()

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from reference import NEVER_US, Seen
 
 import headrace as hr
-from headrace.driver.schemafinding import _step
+from headrace.driver.schemafinding import _of, _step
 from headrace.graph.nodes import JoinNode, ReduceNode
 from headrace.graph.windowing import FOREVER_US, SessionWindow, TimeWindow
 from headrace.runtime.batch import Batch
@@ -163,7 +163,7 @@ def entering(parts: list[list[tuple[str, int]]], lateness: int) -> list[list[See
 def reduce_rig(window: Any, **reducers: Any) -> Rig:
     node = ReduceNode("step", ("k",), window, tuple(reducers.items()), ("before",))
     sample = pa.RecordBatch.from_pylist([{"k": "a", "v": 1}], schema=SCHEMA)
-    schema, _ = _step(node, [sample], None)
+    schema = _step(node, [_of(sample.schema, sample)], None, None).schema
     return Rig(lambda: build_reduce(node, SCHEMA, schema, GUARD, Place(SLICES), eager=True))
 
 
