@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from headrace.api.job import Jobs, graph_of
-from headrace.config import RunSettings, Settings, default_settings, spelled_out
+from headrace.config import RunSettings, Settings, check_mode, default_settings, spelled_out
 from headrace.connect.collect import read_collected
 from headrace.errors import ConfigError, GraphError
-from headrace.graph.nodes import SinkNode
+from headrace.graph.nodes import SinkNode, SourceNode
 from headrace.signals import StopWish
 from headrace.state.durable.storage import LocalStorage, check_checkpoint
 from headrace.units import Duration, duration_s
@@ -21,6 +21,7 @@ from headrace.units import Duration, duration_s
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from headrace.runtime.plan import JobPlan
     from headrace.spark.handle import Run
 
 
@@ -35,16 +36,17 @@ class RunOptions(RunSettings, total=False):
     """Where state lives: a run on the same directory goes on from the last cut there. Without it, state is
     temporary."""
     seconds: Duration | None
-    """Ends the run cleanly after so long."""
+    """Ends the run cleanly after so long, in any mode: sources stop, and what they have read is in the results."""
     standby: bool
     """Keep a session and its workers warm, and take over the ``checkpoint`` when the driver that runs the job is gone or
     hangs. The version log sees to it that only one of them decides."""
     observe_only: bool
-    """The controller decides and journals, but does not act."""
+    """The controller decides and journals, but does not act. Realtime mode only."""
     trace: str | Path | None
-    """A file for what the controller saw: ``headrace explain --trace`` predicts from it and decides by it again."""
+    """A file for what the controller saw: ``headrace explain --trace`` predicts from it and decides by it again. Realtime
+    mode only, with a latency constraint."""
     log_level: str
-    """What Spark itself logs."""
+    """What Spark itself logs, in a session that is made."""
     log: str | None
     """From which level on Headrace's own log goes to standard error, where the program has not set up logging itself:
     ``"DEBUG"``, ``"INFO"``, ``"WARNING"``, ``"ERROR"``; None: nothing does."""
@@ -74,15 +76,13 @@ def start(job: Jobs, **options: Unpack[RunOptions]) -> Run:
     from headrace.spark.session import open_session, prepare
     from headrace.spark.shipping import ship_by_value
 
-    chosen: dict[str, Any] = {**{name: RUN_DEFAULTS[name] for name in _OWN}, **options}
-    own = {name: chosen.pop(name) for name in _OWN}
+    own, settings = checked(options)
     _show_log(own["log"])
-    settings, checkpoint, session = Settings.of(**chosen), own["checkpoint"], own["spark"]
-    if own["standby"] and checkpoint is None:
-        raise ConfigError("a standby needs the checkpoint of the driver that it stands by for: checkpoint=…")
+    checkpoint, session = own["checkpoint"], own["spark"]
     directory = temporary_checkpoint() if checkpoint is None else check_checkpoint(checkpoint).expanduser().resolve()
     try:
         plan = plan_job(job, directory, settings, collect=own["collecting"])
+        _check_fit(plan, own)
         ship_by_value(plan.graph)
         if not own["standby"]:
             check_sinks(plan, LocalStorage(directory / "headrace"))  # before Spark starts, which takes a while
@@ -95,7 +95,7 @@ def start(job: Jobs, **options: Unpack[RunOptions]) -> Run:
             plan, session, own_session=own["spark"] is None, temporary=checkpoint is None,
             observe_only=own["observe_only"],
             trace=Path(own["trace"]).expanduser().resolve() if own["trace"] is not None else None,
-            seconds=duration_s(own["seconds"], "seconds") if own["seconds"] is not None else None, standby=own["standby"],
+            seconds=own["seconds"], standby=own["standby"],
         )  # fmt: skip
     except BaseException:
         if session is not None and own["spark"] is None:
@@ -104,6 +104,38 @@ def start(job: Jobs, **options: Unpack[RunOptions]) -> Run:
             shutil.rmtree(directory, ignore_errors=True)
         raise
     return run.begin()
+
+
+def checked(options: RunOptions) -> tuple[dict[str, Any], Settings]:
+    """The options of a run that are no settings, all of them, and its settings; ConfigError for what would not hold."""
+    chosen: dict[str, Any] = {**{name: RUN_DEFAULTS[name] for name in _OWN}, **options}
+    own = {name: chosen.pop(name) for name in _OWN}
+    settings = Settings.of(**chosen)
+    asked = [name for name in _OWN if own[name] != RUN_DEFAULTS[name]]
+    check_mode(settings.mode, asked)
+    if own["standby"] and own["checkpoint"] is None:
+        raise ConfigError("a standby needs the checkpoint of the driver that it stands by for: checkpoint=…")
+    for name in ("master", "log_level"):
+        if own["spark"] is not None and name in asked:
+            raise ConfigError(f"{name} is for a session that is made, and spark= is one of your own: set it there")
+    own["seconds"] = duration_s(own["seconds"], "seconds") if own["seconds"] is not None else None
+    return own, settings
+
+
+def _check_fit(plan: JobPlan, own: dict[str, Any]) -> None:
+    """ConfigError for options that would not hold for this job."""
+    from headrace.connect.dataframe import DataFrameSource
+
+    if own["trace"] is not None and not plan.graph.constraints:
+        raise ConfigError(
+            "trace has no effect without a controller: give the job a latency constraint, job.constrain(…)"
+        )
+    frames = [n.name for n in plan.graph.nodes if isinstance(n, SourceNode) and isinstance(n.source, DataFrameSource)]
+    if own["seconds"] is not None and plan.settings.mode == "batch" and frames:
+        raise ConfigError(
+            f"seconds has no effect on source {frames[0]!r}, a DataFrame that Spark reads as a whole: leave it out, "
+            "or limit the DataFrame"
+        )
 
 
 @_with_run_options

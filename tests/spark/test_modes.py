@@ -18,10 +18,28 @@ def test_three_modes_give_the_reference_answer(make: Any, spark: Any) -> None:
     answers = {}
     for mode in ("realtime", "microbatch", "batch"):
         job, expected = make()
-        rows = hr.collect(job, by_sink=True, mode=mode, spark=spark, commit="500 ms")
+        rows = hr.collect(job, by_sink=True, mode=mode, spark=spark)
         answers[mode] = {name: canonical(part) for name, part in rows.items()}
         assert next(iter(answers[mode].values())) == canonical(expected), mode
     assert answers["realtime"] == answers["microbatch"] == answers["batch"]
+
+
+# in realtime mode: test_failures
+@pytest.mark.parametrize("mode", ["microbatch", "batch"])
+def test_seconds_end_a_run_cleanly_and_the_next_goes_on(mode: Any, spark: Any, tmp_path: Any) -> None:
+    """The input is large enough for hours: all that was read until the end is in the results, also of a batch."""
+    job = hr.Job("long")
+    numbers = job.source("numbers", hr.generate(lambda n: {"k": n % 3}, rate="2000/s", total=10**9, partitions=1))
+    numbers.key_by("k").reduce(name="counts", n=hr.count()).sink("out", hr.rows())
+    read = 0
+    for _ in range(2):
+        run = hr.run(job, mode=mode, seconds=1, spark=spark, checkpoint=tmp_path, parallelism=1)
+        assert run.status().state == "stopped"
+        counted = run.status().counters["in:numbers"]
+        assert counted > 0
+        read += counted
+        last = {row["k"]: row["n"] for row in sorted(run.rows("out"), key=lambda row: row["n"])}
+        assert sum(last.values()) == read
 
 
 @pytest.mark.parametrize("mode", ["realtime", "batch"])

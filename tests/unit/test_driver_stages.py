@@ -208,6 +208,32 @@ def test_a_stop_comes_after_the_batch_that_runs() -> None:
     assert driven.finish == Finish("stopped") and driven.cuts == [Token(1, 1, 1)]
 
 
+@pytest.mark.parametrize("why", ["asked", "seconds"])
+def test_a_stop_ends_the_reading_of_a_batch_but_not_its_work(why: str) -> None:
+    """A batch of all input may have hours to go: its sources make their cut now, and later stages finish."""
+    driven = Driven(counting(mode="batch"), seconds=8.0 if why == "seconds" else None)
+    driven.tell(BatchBegins(0, known=False))
+    driven.hello(SOURCE)
+    driven.later(20.0)
+    assert not sent(driven.asked, CutOrdered), "workers start for as long as they need"
+    driven.hear(SOURCE, Loaded(*SOURCE, driven.attempt, NOTHING_LOADED))
+    driven.later(7.0)
+    assert not sent(driven.asked, CutOrdered)
+    if why == "asked":
+        driven.tell(StopAsked())
+    order = CutOrdered(driven.token, True, 0, {})
+    assert sent(driven.later(1.5), CutOrdered) == {sender(SOURCE): order}
+    assert sent(driven.later(1.5), CutOrdered) == {sender(SOURCE): order}, "the first one may be lost"
+    driven.describe(SOURCE, exhausted=False)
+    driven.hello(COUNT)
+    driven.hear(COUNT, Loaded(*COUNT, driven.attempt, NOTHING_LOADED))
+    assert sent(driven.later(1.5), CutOrdered) == {}, "it was made, and later stages have no sources"
+    driven.describe(COUNT)
+    driven.tell(BatchWorked(0))
+    driven.later(0.15)
+    assert driven.finish == Finish("stopped") and driven.cuts == [Token(1, 1, 1)]
+
+
 def test_a_stop_between_two_batches_starts_none() -> None:
     driven = Driven(PLAN, held=[StopQuery])
     play(driven, 0)

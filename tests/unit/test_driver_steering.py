@@ -34,6 +34,14 @@ def test_without_a_controller_nothing_is_due_and_nothing_can_be_overridden(setti
     steered.close()
 
 
+def test_constraints_that_nobody_keeps_are_told() -> None:
+    journal = Journal()
+    Steering(planned(mode="microbatch"), lambda orders: None, journal, observe_only=False, trace=None)
+    assert [event.detail for event in journal.events] == [
+        "latency constraints are kept in realtime mode, not in microbatch mode"
+    ]
+
+
 def test_without_a_controller_a_job_wants_the_subtasks_that_it_starts_with() -> None:
     plan = planned(bounds=(), parallelism=(1, 2, 6))
     assert steering(plan, []).wanted(plan.layout) == {1: 2}

@@ -202,7 +202,7 @@ keyed.reduce(name="r", state=hr.keep(memory="64 MB", engine="dinc"), emit=hr.at_
 keyed.reduce(name="r", memory="64 MB", n=hr.count())  # wrong
 keyed.reduce(name="r", state=hr.keep(engine="fast"), n=hr.count())  # wrong
 keyed.join(keyed, how="cross")  # wrong
-run: hr.Run = hr.run(job, commit="5 s", flush="5 ms", executors=(1, 4), mode="batch")
+run: hr.Run = hr.run(job, commit="5 s", flush="5 ms", executors=(1, 4), mode="realtime")
 hr.run(job, comit="5 s")  # wrong
 hr.start(job, parallelism="many")  # wrong
 hr.run(job, mode="fast")  # wrong

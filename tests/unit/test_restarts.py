@@ -88,6 +88,11 @@ def mode(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+def often(mode: str) -> dict[str, Any]:
+    """Many cuts, in a mode that has more than one for each batch."""
+    return {"mode": mode} | ({"commit": "50 ms"} if mode == "realtime" else {})
+
+
 @pytest.fixture
 def runs(tmp_path: Path) -> Iterator[Callable[..., LocalRun]]:
     """Starts drivers on one checkpoint; each replaces the one before."""
@@ -221,7 +226,7 @@ def _dies_and_goes_on(kind: str, nth: int, afterwards: bool, mode: str, checkpoi
         return (name == kind if named else kind == "any other") and next(seen) == nth
 
     source.curtain.acts = 2
-    options: dict[str, Any] = {"mode": mode, "report": "5 ms", "slices": 3, "parallelism": 1, "commit": "50 ms"}
+    options: dict[str, Any] = {**often(mode), "report": "5 ms", "slices": 3, "parallelism": 1}
     dies = killed(LocalRun(job, checkpoint, **options), is_nth, afterwards=afterwards)
     run = LocalRun(job, checkpoint, **options)
     try:
@@ -291,7 +296,7 @@ def test_a_sink_that_fails_for_a_while_gets_everything(
     monkeypatch.setattr("headrace.driver.hands.publish", unreliable)
     source = in_acts(PARTS, SCHEMA, 2, 8)
     source.curtain.acts = 2
-    run = runs(workflow(source), mode=mode, commit="50 ms")
+    run = runs(workflow(source), **often(mode))
     run.run(seconds=0.1)
     assert next(failures, None) is None
     assert_expected(run)
@@ -315,7 +320,7 @@ def test_a_log_that_cannot_be_written_for_a_while_loses_nothing(
     monkeypatch.setattr(LocalStorage, "put_if_absent", unreliable)
     source = in_acts(PARTS, SCHEMA, 2, 8)
     source.curtain.acts = 2
-    run = runs(workflow(source), mode=mode, commit="50 ms")
+    run = runs(workflow(source), **often(mode))
     run.run(seconds=0.1)
     assert_expected(run)
     tokens = [manifest.token for manifest in cuts_of(run)]
@@ -490,7 +495,7 @@ def test_rows_between_stages_count_once(
 
     monkeypatch.setattr(Pipe, "put", unreliable)
     job = workflow(in_acts(PARTS, SCHEMA, 1, 2))
-    run = runs(job, mode=mode, poll_rows=3, flush="0 ms", commit="50 ms")
+    run = runs(job, **often(mode), poll_rows=3, flush="0 ms")
     if what == "repeat":
         run.run()
         assert_expected(run)

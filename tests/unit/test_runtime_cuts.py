@@ -228,6 +228,22 @@ def test_stage_by_stage_there_is_one_cut_at_the_end(tmp_path: Path, mode: str, s
     )
 
 
+# a run that is to stop, or whose seconds are over
+@pytest.mark.parametrize("mode", ["microbatch", "batch"])
+def test_stage_by_stage_an_ordered_cut_ends_the_reading(tmp_path: Path, mode: str) -> None:
+    job = hr.Job("endless")
+    read = job.source("read", hr.generate(lambda n: {"k": n % 5}, total=10**12, partitions=1))
+    read.key_by("k").reduce(name="count", n=hr.count()).sink("out", hr.callback(print))
+    plan = planned(job, tmp_path, mode=mode, parallelism=1, poll_rows=2)
+    with Working(plan, 0, ended=True) as working:
+        working.a_while()
+        working.driver.give(CutOrdered(ATTEMPT.cut(1), True, 0, {}))
+        part = working.description(1, logged=False)
+        working.until(lambda: not working.alive)
+    assert not part.exhausted and 0 < part.counters["out:read"] < 10**6
+    assert [mark.end for mark in working.marks(0)] == [True]
+
+
 def test_stage_by_stage_a_sender_without_its_mark_is_missed(tmp_path: Path) -> None:
     plan = counting(tmp_path, mode="batch")
     one, other = both(plan)

@@ -74,10 +74,10 @@ def test_words_are_read_back(seconds: float) -> None:
 
 def test_settings_from_what_users_write() -> None:
     settings = Settings.of(
-        mode="batch", commit="30 s", flush="10 ms", queue="1 MB", parallelism=3, slices=7, report="500 ms"
+        mode="microbatch", trigger="30 s", flush="10 ms", queue="1 MB", parallelism=3, slices=7, report="500 ms"
     )
-    assert (settings.mode, settings.parallelism, settings.slices) == ("batch", 3, 7)
-    assert (settings.commit_s, settings.flush_s, settings.report_s) == (30.0, 0.01, 0.5)
+    assert (settings.mode, settings.parallelism, settings.slices) == ("microbatch", 3, 7)
+    assert (settings.trigger_s, settings.flush_s, settings.report_s) == (30.0, 0.01, 0.5)
     assert settings.queue_bytes == 1_000_000
 
 

@@ -20,7 +20,7 @@ from headrace.cli.chatter import quiet_spark
 from headrace.cli.watching import Watch, cut_words, follow, run_figures
 from headrace.config import executor_limits
 from headrace.errors import ConfigError, UnitError
-from headrace.launch import RunOptions, start
+from headrace.launch import RunOptions, checked, start
 from headrace.signals import StopWish
 from headrace.units import duration_s
 
@@ -68,6 +68,7 @@ def run(
         asked["parallelism"] = parallelism
     if executors:
         asked["executors"] = checked_limits(executors)
+    check_options(asked, strict=strict)
     with answering(as_json=json, traceback=traceback) as answer:
         job = load_job(app)
         answer |= {"job": "+".join(one.name for one in ([job] if isinstance(job, Job) else job)), "mode": mode}
@@ -96,6 +97,16 @@ def run(
         answer |= run_figures(watch, resources) | {"violations": violations(handle)}
         console.print(summary(answer))
         refuse_violations(answer, strict=strict)
+
+
+def check_options(asked: RunOptions, *, strict: bool) -> None:
+    """A usage error for options that do not hold in their mode."""
+    if strict and asked["mode"] != "realtime":
+        raise typer.BadParameter(f"--strict: constraints are kept in realtime mode only, not in {asked['mode']} mode")
+    try:
+        checked(asked)
+    except ConfigError as error:
+        raise typer.BadParameter(str(error)) from None
 
 
 def checked_duration(option: str, text: str) -> str:

@@ -4,6 +4,7 @@ In come keyword arguments of ``hr.run`` and the command line; out goes one froze
 and ``errors`` only.
 """
 
+from headrace.config.holding import check_mode
 from headrace.config.schedules import SCHEDULES, Schedule, Transition, check_schedule
 from headrace.config.settings import Settings, default_settings, executor_limits
 from headrace.config.signatures import spelled_out
@@ -11,5 +12,5 @@ from headrace.config.written import MODES, Mode, RunSettings
 
 __all__ = [
     "MODES", "SCHEDULES", "Mode", "RunSettings", "Schedule", "Settings", "Transition",
-    "check_schedule", "default_settings", "executor_limits", "spelled_out",
+    "check_mode", "check_schedule", "default_settings", "executor_limits", "spelled_out",
 ]  # fmt: skip

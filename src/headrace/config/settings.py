@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from typing import Any, Literal, Unpack
 
+from headrace.config.holding import check_mode
 from headrace.config.schedules import Schedule, Transition, check_schedule
 from headrace.config.written import MODES, Mode, RunSettings
 from headrace.errors import ConfigError
@@ -95,6 +96,14 @@ class Settings:
             raise ConfigError(f"commit must be at least 50 ms, not {in_words(self.commit_s)}: a cut takes part of that")
         if self.recovery_s is not None and self.recovery_s < 0.1:
             raise ConfigError("recovery must be at least 100 ms: up to two intervals between cuts are repeated")
+        check_mode(self.mode, self.asked)
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """The settings that ask for something, by the names that users know: those that are neither as usual nor none."""
+        usual = Settings()
+        values = {name: getattr(self, field_of(name)) for name in RunSettings.__annotations__}
+        return tuple(name for name, value in values.items() if value and value != getattr(usual, field_of(name)))
 
     @property
     def cut_every_s(self) -> float:

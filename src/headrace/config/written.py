@@ -12,7 +12,10 @@ MODES: tuple[Mode, ...] = ("realtime", "microbatch", "batch")
 
 
 class RunSettings(TypedDict, total=False):
-    """Settings of a run as users write them; ``Settings`` has them as numbers, with their defaults."""
+    """Settings of a run as users write them; ``Settings`` has them as numbers, with their defaults.
+
+    What is for one mode only is refused in the others (``holding``).
+    """
 
     mode: Mode
     """``"realtime"``, ``"microbatch"`` or ``"batch"``."""
@@ -23,16 +26,17 @@ class RunSettings(TypedDict, total=False):
     subtask that the widest keyed step may ever have, as a power of two and 64 at least."""
     commit: Duration
     """Time between cuts: how often state, source offsets and results become one version, durable and visible. Longer by
-    itself where cuts would hold records up for more than a few percent of the time. Other modes have one cut at the end
-    of each batch."""
+    itself where cuts would hold records up for more than a few percent of the time. Realtime mode only: others have one
+    cut at the end of each batch."""
     recovery: Duration | None
-    """How much input a failure may repeat: cuts are at most half of it apart."""
+    """How much input a failure may repeat: cuts are at most half of it apart. Realtime mode only."""
     flush: Duration
     """The longest time a record waits in an output buffer."""
     flush_bytes: Size
     """The size at which an output buffer is flushed at once."""
     flush_by: Literal["deadline", "size"]
-    """What the controller adapts, where a job has latency constraints: how long a buffer waits, or how large it gets."""
+    """What the controller adapts, where a job has latency constraints: how long a buffer waits, or how large it gets.
+    Realtime mode only."""
     chaining: Literal["static", "dynamic"]
     """``"static"`` chains all steps between two shuffles; ``"dynamic"`` gives every stateless step a process that the
     controller may do without."""
@@ -48,7 +52,7 @@ class RunSettings(TypedDict, total=False):
     poll_rows: int
     """Records that a source hands over at once, at most."""
     trigger: Duration
-    """Time between micro-batches; 0: one after the other."""
+    """Time between micro-batches; 0: one after the other. Microbatch mode only."""
     chunk: Duration
     """How often changed state is written between cuts that are further apart."""
     chunk_bytes: Size
@@ -57,9 +61,9 @@ class RunSettings(TypedDict, total=False):
     """Whether steps that are equal run once."""
     executors: tuple[int, int] | None
     """``(min, max)``: a job with latency constraints has as many executors of a cluster as its elastic steps need.
-    Without it, all stay."""
+    Without it, all stay. Realtime mode only."""
     release: Duration
-    """How long an executor is not needed before it is let go."""
+    """How long an executor is not needed before it is let go. Realtime mode only."""
     backup: int | None
     """On how many other executors copies of each slice are kept, to load from after a failure and to mend a damaged
     checkpoint; 0: none, and none on the own. Without it, 1 on clusters and 0 in local mode. Realtime mode only."""

@@ -38,11 +38,7 @@ def plan_job(job: Jobs, checkpoint: Path, settings: Settings, *, collect: bool =
     if settings.share:
         graph = share(graph, known.sharing)
     if settings.mode == "batch":
-        for node in graph.nodes:
-            if isinstance(node, SourceNode) and not node.source.bounded:
-                raise GraphError(
-                    f"source {node.name!r} never ends, so batch mode would not either; bound it or use another mode"
-                )
+        refuse_endless(graph, "batch mode")
     inferred = infer(graph, known.schemas)
     layout = lay_out(graph, settings.parallelism, dynamic=settings.chaining == "dynamic")
     first = layout.stages[0].subtasks
@@ -65,6 +61,15 @@ def plan_job(job: Jobs, checkpoint: Path, settings: Settings, *, collect: bool =
     )
     control_job(plan)  # refuses constraints that no controller could keep together
     return plan
+
+
+def refuse_endless(graph: Graph, where: str) -> None:
+    """GraphError for a source that never ends, where a job is run to its end."""
+    for node in graph.nodes:
+        if isinstance(node, SourceNode) and not node.source.bounded:
+            raise GraphError(
+                f"source {node.name!r} never ends, so {where} would not either; bound it or use another mode"
+            )
 
 
 def pruned(graph: Graph, schemas: dict[str, pa.Schema]) -> dict[str, pa.Schema]:

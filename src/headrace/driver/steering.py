@@ -34,6 +34,10 @@ class Steering:
         if plan.eager and plan.graph.constraints:
             job = control_job(plan, observe_only=observe_only)
             self._controller = Controller(plan, job, order, journal.say, open_trace(trace))
+        elif plan.graph.constraints:
+            journal.warn(
+                "constraints", f"latency constraints are kept in realtime mode, not in {plan.settings.mode} mode"
+            )
         self._turned_s = self.cpu_s = 0.0
 
     def start(self) -> None:

@@ -223,7 +223,8 @@ class Subtask:
         where, after it; None if there is none.
         """
         if not self.plan.eager:
-            return (True, now_us(), {}, {}) if self._input_over and not self._polling else None
+            over = not self._polling or self._orders.due(now_us()) is not None
+            return (True, now_us(), {}, {}) if self._input_over and over else None
         if self._cuts.waits:
             return None
         if self.stage:

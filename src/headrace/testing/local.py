@@ -20,7 +20,7 @@ from headrace.driver.driverloop import DriverLoop
 from headrace.driver.hands import Hands
 from headrace.driver.identity import settle_identity
 from headrace.driver.journal import Journal
-from headrace.driver.planning import plan_job
+from headrace.driver.planning import plan_job, refuse_endless
 from headrace.driver.protocol.events import (
     BatchBegins,
     BatchEndAsked,
@@ -35,7 +35,7 @@ from headrace.driver.protocol.events import (
 )
 from headrace.driver.protocol.machine import Machine
 from headrace.driver.publishing import claim_sinks
-from headrace.errors import ChannelError, FencedError
+from headrace.errors import ChannelError, ConfigError, FencedError
 from headrace.runtime.attempt import Cache
 from headrace.runtime.messages import Hello, Place, Reported, ToWorker, read_as_driver
 from headrace.runtime.orders import Orders
@@ -47,6 +47,13 @@ from headrace.testing.threads import BatchOfThreads, LocalChannel, Pause
 
 _PATIENCE_S = 120.0
 """How long a batch may take to end: on a machine that is busy otherwise nothing hangs, all is slow."""
+_ON_SPARK = {
+    "executors": "there are none",
+    "release": "there are no executors",
+    "backup": "there are no executors to keep copies",
+    "trigger": "a batch follows the one before at once",
+}
+"""Settings that only a run on Spark can keep, and what is so here."""
 
 
 class LocalRun:
@@ -59,7 +66,7 @@ class LocalRun:
     def __init__(
         self, job: Jobs, checkpoint: Path, *, pause: Pause | None = None, **settings: Unpack[RunSettings]
     ) -> None:
-        self.plan: JobPlan = plan_job(job, checkpoint, Settings.of(**settings), collect=True)
+        self.plan: JobPlan = plan_job(job, checkpoint, _checked(Settings.of(**settings)), collect=True)
         self.reports: list[Reported] = []
         self.cuts: list[CutHappened] = []
         self.finished = False
@@ -238,17 +245,26 @@ def run_local(
 
     ``seed`` shuffles the timing of subtasks, to show that results do not depend on it.
     """
+    Settings.of(**settings)  # first: what is no setting is not to be taken for an argument of LocalRun
     dice = random.Random(seed)
     pause: Pause | None = None if seed is None else lambda stage, index: dice.random() * 0.003
     with tempfile.TemporaryDirectory(prefix="headrace-local-") as directory:
         settings.setdefault("report", "10 ms")
         run = LocalRun(job, Path(directory), pause=pause, **settings)
         try:
+            refuse_endless(run.plan.graph, "run_local")
             run.run()
             sinks = [n.name for n in run.plan.graph.nodes if n.name in run.plan.layout.stage_of and hasattr(n, "sink")]
             return {sink: run.rows(sink) for sink in sinks}
         finally:
             run.close()
+
+
+def _checked(settings: Settings) -> Settings:
+    for name in settings.asked:
+        if name in _ON_SPARK:
+            raise ConfigError(f"{name} has no effect in a run without Spark, where {_ON_SPARK[name]}; leave it out")
+    return settings
 
 
 def _opened(number: int) -> Opened:

@@ -135,6 +135,7 @@ class Attempts:
         if loaded.attempt != self.attempt or not self.members.take_loaded(sender, loaded):
             return self._supersede(sender, loaded.attempt)
         if not self.plan.eager:
+            self._began_s = self._began_s if self._began_s is not None else now_s
             return self._tell([sender], Go(loaded.attempt))
         mend: list[Instruction] = [Mend(loaded.loading.broken)] if loaded.loading.broken else []
         self._progress()

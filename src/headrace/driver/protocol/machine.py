@@ -9,7 +9,8 @@ CUT    Every ``commit`` all are asked whether their queues are short. When they 
        is in the log, the cut has happened: LOGGED, and it is published.
 END    A cut with ``end`` is the last of its batch: the run is over, the next batch follows, or another query.
 
-Stage by stage (micro-batch, batch) there is one cut, at the end of each batch, and no order: Spark's job is the barrier.
+Stage by stage (micro-batch, batch) there is one cut, at the end of each batch, and Spark's job is the barrier. Only a run
+that is to stop orders it, so that sources do not read on.
 A failure, whoever's, ends the attempt; the next one goes on from the newest cut of the log.
 """
 
@@ -254,7 +255,6 @@ class Machine(Ordering):
         self.cut = CutUnderWay(self._next_cut(), end=True, ordered_s=now_s, told_s=now_s)
         self._worked, self._known_batch = False, event.batch if event.known else None
         self.phase = "loading"
-        self._began_s = self._began_s if self._began_s is not None else now_s
         return [Began(), BatchAnswer(event.batch, run=True)]
 
     # What is due without having been asked for.

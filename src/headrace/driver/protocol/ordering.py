@@ -81,10 +81,10 @@ class Ordering(Querying):
         complete = len(cut.descriptions) == len(self.members.by_place) and (self.plan.eager or self._worked)
         if complete and not self.log.busy:
             return self._log_cut(cut, now_s)
-        if not self.plan.eager:
-            late = self._worked and now_s - cut.ordered_s > self.plan.settings.join_timeout_s
-            return self._fail_protocol("not all subtasks described their work") if late else []
-        if cut.repeat(now_s):
+        if self._worked and now_s - cut.ordered_s > self.plan.settings.join_timeout_s:
+            return self._fail_protocol("not all subtasks described their work")
+        # Stage by stage sources make their cut when they have read all there is; or now, if the run is to stop.
+        if (self.plan.eager or self.stopping) and cut.repeat(now_s):
             missing = [
                 m.sender for place, m in self.members.by_place.items() if place[0] == 0 and place not in cut.aligned
             ]
