@@ -67,7 +67,7 @@ from headrace.errors import (
 )
 from headrace.graph.reduction import Reducer
 from headrace.graph.windowing import CountWindow, SessionWindow, TimeWindow, WholeInput, Window
-from headrace.launch import RunOptions, collect, run, start
+from headrace.launch import RunOptions, collect, run, running, start
 
 if TYPE_CHECKING:
     from headrace.connect.dataframe import dataframe
@@ -83,8 +83,8 @@ __all__ = [
     "Stream", "TimeWindow", "UnitError", "UnstableError", "UserCodeError", "WholeInput", "Window",
     "at_least", "callback", "collect", "collect_list", "console", "count", "count_distinct", "count_window", "dataframe",
     "files", "first", "generate", "jsonl", "keep", "last", "mapping", "max", "mean", "min", "parquet", "quantile", "queue",
-    "read_state", "reducer", "replay", "rows", "run", "session_window", "shed", "sliding", "socket", "start", "sum", "table",
-    "top_k", "tumbling", "value", "versioned", "whole_input",
+    "read_state", "reducer", "replay", "rows", "run", "running", "session_window", "shed", "sliding", "socket", "start", "sum",
+    "table", "top_k", "tumbling", "value", "versioned", "whole_input",
 ]  # fmt: skip
 
 _RENAMED = {"session": "session_window", "distinct": "count_distinct"}

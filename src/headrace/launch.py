@@ -6,10 +6,13 @@ import logging
 import os
 import re
 import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
-from headrace.api.job import Jobs, graph_of
+from headrace.api.job import Job, Jobs, graph_of
 from headrace.config import RunSettings, Settings, check_mode, default_settings, spelled_out
 from headrace.connect.collect import read_collected
 from headrace.errors import ConfigError, GraphError
@@ -61,6 +64,10 @@ RUN_DEFAULTS: dict[str, Any] = default_settings() | {
 _OWN = tuple(RunOptions.__annotations__.keys() - RunSettings.__annotations__.keys())
 _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 _with_run_options = spelled_out(RunOptions, RUN_DEFAULTS)
+_runs: list[Run] = []
+_starting = threading.Lock()
+_LEAVES_S = 60.0
+"""How long a run that is over may take to leave Spark, before the next one starts."""
 
 
 @_with_run_options
@@ -70,13 +77,48 @@ def start(job: Jobs, **options: Unpack[RunOptions]) -> Run:
     Options and settings are described in ``docs/api.md``. Jobs that start together are one query on Spark: what is
     equal in them runs once (``share=False``: nothing is), and each step's name has its job's name and a dot in front.
     """
+    own, settings = checked(options)
+    with _alone("+".join(one.name for one in ([job] if isinstance(job, Job) else job))):
+        handle = _started(job, own, settings)
+        _runs[:] = [handle]
+    return handle
+
+
+def running() -> list[Run]:
+    """The runs of this process that have not ended: one, or none."""
+    return [run for run in _runs if not run.has_ended()]
+
+
+@contextmanager
+def _alone(job: str) -> Iterator[None]:
+    """Start a run inside. A process has one Spark session, whose settings and clock of real-time batches are one run's:
+    a second one is refused by name before it could touch them. One that is ending is waited for.
+    """
+    if not _starting.acquire(blocking=False):
+        raise ConfigError(f"job {job!r} cannot start: another job is being started in this process; wait for it")
+    try:
+        for run in running():
+            other, over = run.plan.graph.job, run.status().state in ("finished", "stopped", "failed")
+            if over and run.has_ended(_LEAVES_S):
+                continue
+            if other == job:
+                raise ConfigError(f"job {job!r} runs already: stop it first, hr.running()[0].stop()")
+            raise ConfigError(
+                f"job {job!r} cannot run beside job {other!r}, which has this process's Spark session: stop that first, "
+                "hr.running()[0].stop(), start both together, hr.start([one, other]), or use another process"
+            )
+        yield
+    finally:
+        _starting.release()
+
+
+def _started(job: Jobs, own: dict[str, Any], settings: Settings) -> Run:
     from headrace.driver.planning import plan_job
     from headrace.driver.publishing import check_sinks
     from headrace.spark.handle import Run, temporary_checkpoint
     from headrace.spark.session import open_session, prepare
     from headrace.spark.shipping import ship_by_value
 
-    own, settings = checked(options)
     _show_log(own["log"])
     checkpoint, session = own["checkpoint"], own["spark"]
     directory = temporary_checkpoint() if checkpoint is None else check_checkpoint(checkpoint).expanduser().resolve()

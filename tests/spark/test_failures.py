@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 import headrace as hr
-from headrace.errors import FencedError, UserCodeError
+from headrace.errors import ConfigError, UserCodeError
 from headrace.testing import CRASH, PAUSE, scripted
 
 ROWS = [{"k": i % 3, "v": i, "ts": i * 100} for i in range(60)]
@@ -120,18 +120,31 @@ def _until(done: Callable[[], bool]) -> None:
 
 
 # fault plan 16
-def test_a_second_driver_is_refused_and_the_first_unharmed(spark: Any, tmp_path: Any) -> None:
-    job = hr.Job("live")
-    source = hr.generate(lambda n: {"k": n % 2}, rate="100/s")
-    job.source("items", source).key_by("k").reduce(name="n", n=hr.count()).sink("out", hr.rows())
-    run = hr.start(job, spark=spark, checkpoint=tmp_path)
+def test_a_second_run_is_refused_and_the_first_unharmed(spark: Any, tmp_path: Any) -> None:
+    """A notebook's cell that is run twice; another job beside it; a session that is not given."""
+
+    def counting(name: str) -> hr.Job:
+        job = hr.Job(name)
+        source = hr.generate(lambda n: {"k": n % 2}, rate="100/s")
+        job.source("items", source).key_by("k").reduce(name="n", n=hr.count()).sink("out", hr.rows())
+        return job
+
+    with pytest.raises(ConfigError, match="this process has a Spark session that is not Headrace's"):
+        hr.start(counting("live"))
+    run = hr.start(counting("live"), spark=spark, checkpoint=tmp_path)
     try:
-        with pytest.raises(FencedError, match="in use by another driver"):
-            hr.start(job, spark=spark, checkpoint=tmp_path)
-        while not run.status().cuts:
+        assert hr.running() == [run]
+        for options in ({"spark": spark, "checkpoint": tmp_path}, {"spark": spark}, {}):
+            with pytest.raises(ConfigError, match=r"job 'live' runs already: stop it first, hr.running\(\)\[0\].stop"):
+                hr.start(counting("live"), **options)
+            with pytest.raises(ConfigError, match="job 'other' cannot run beside job 'live'.* start both together"):
+                hr.collect(counting("other"), seconds=1, mode="microbatch", **options)
+        before = run.status().cuts
+        while run.status().cuts == before:
             assert not run.wait(0.05), "the run ended too early"
     finally:
         run.stop()
+    assert hr.running() == []
     assert run.status().state == "stopped"
     assert run.status().restarts == 0
     assert run.status().cuts >= 1

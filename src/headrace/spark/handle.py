@@ -47,6 +47,10 @@ class Run(Supervisor):
         self._thread.start()
         return self
 
+    def has_ended(self, within_s: float = 0.0) -> bool:
+        """Whether the run is over and has left Spark, now or within so long."""
+        return self._done.wait(within_s)
+
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait for the end; raises what the job failed with. False if it still runs after the timeout."""
         if not self._done.wait(timeout_s):

@@ -9,10 +9,11 @@ import tempfile
 import time
 from dataclasses import dataclass
 
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from headrace.config import Mode
-from headrace.errors import EnvironmentMissingError
+from headrace.errors import ConfigError, EnvironmentMissingError
 from headrace.spark.java import find_java
 
 _log = logging.getLogger("headrace.spark")
@@ -74,6 +75,11 @@ def needed(mode: Mode) -> tuple[SparkSetting, ...]:
 
 def open_session(mode: Mode, master: str, app: str, *, log_level: str = "OFF") -> SparkSession:
     """A session of our own with everything set. Local ones listen on loopback only."""
+    if SparkContext._active_spark_context is not None:
+        raise ConfigError(
+            "this process has a Spark session that is not Headrace's, and can have no second one: give it to the run, "
+            "spark=SparkSession.getActiveSession(), or stop it first"
+        )
     find_java()
     os.environ["PYSPARK_PYTHON"] = os.environ.get("PYSPARK_PYTHON", sys.executable)
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
