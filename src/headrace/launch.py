@@ -17,7 +17,7 @@ from headrace.config import RunSettings, Settings, check_mode, default_settings,
 from headrace.connect.collect import read_collected
 from headrace.errors import ConfigError, GraphError
 from headrace.graph.nodes import SinkNode, SourceNode
-from headrace.signals import StopWish
+from headrace.signals import StopWish, uninterrupted
 from headrace.state.durable.storage import LocalStorage, check_checkpoint
 from headrace.units import Duration, duration_s
 
@@ -116,11 +116,10 @@ def _started(job: Jobs, own: dict[str, Any], settings: Settings) -> Run:
     from headrace.driver.planning import plan_job
     from headrace.driver.publishing import check_sinks
     from headrace.spark.handle import Run, temporary_checkpoint
-    from headrace.spark.session import open_session, prepare
     from headrace.spark.shipping import ship_by_value
 
     _show_log(own["log"])
-    checkpoint, session = own["checkpoint"], own["spark"]
+    checkpoint = own["checkpoint"]
     directory = temporary_checkpoint() if checkpoint is None else check_checkpoint(checkpoint).expanduser().resolve()
     try:
         plan = plan_job(job, directory, settings, collect=own["collecting"])
@@ -128,24 +127,35 @@ def _started(job: Jobs, own: dict[str, Any], settings: Settings) -> Run:
         ship_by_value(plan.graph)
         if not own["standby"]:
             check_sinks(plan, LocalStorage(directory / "headrace"))  # before Spark starts, which takes a while
-        if session is None:
-            master = _with_slots(own["master"], plan.layout.slots)
-            session = open_session(settings.mode, master, plan.graph.job, log_level=own["log_level"])
-        else:
-            prepare(session, settings.mode)
+        return uninterrupted(lambda: _on_spark(plan, own), Run.stop)
+    except BaseException:
+        if checkpoint is None:
+            shutil.rmtree(directory, ignore_errors=True)
+        raise
+
+
+def _on_spark(plan: JobPlan, own: dict[str, Any]) -> Run:
+    from headrace.spark.handle import Run
+    from headrace.spark.session import open_session, prepare
+
+    mode, session = plan.settings.mode, own["spark"]
+    if session is None:
+        master = _with_slots(own["master"], plan.layout.slots)
+        session = open_session(mode, master, plan.graph.job, log_level=own["log_level"])
+    else:
+        prepare(session, mode)
+    try:
         run = Run(
-            plan, session, own_session=own["spark"] is None, temporary=checkpoint is None,
+            plan, session, own_session=own["spark"] is None, temporary=own["checkpoint"] is None,
             observe_only=own["observe_only"],
             trace=Path(own["trace"]).expanduser().resolve() if own["trace"] is not None else None,
             seconds=own["seconds"], standby=own["standby"],
         )  # fmt: skip
+        return run.begin()
     except BaseException:
-        if session is not None and own["spark"] is None:
+        if own["spark"] is None:
             session.stop()
-        if checkpoint is None:
-            shutil.rmtree(directory, ignore_errors=True)
         raise
-    return run.begin()
 
 
 def checked(options: RunOptions) -> tuple[dict[str, Any], Settings]:

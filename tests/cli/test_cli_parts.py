@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
 import time
 
 import numpy as np
@@ -16,7 +17,7 @@ from headrace.cli.chatter import quiet_spark
 from headrace.cli.demo.topics import HOT, SENTIMENT, Tail, check, demo_job, tweets_due
 from headrace.cli.demo.tweets import tweets
 from headrace.cli.run import refuse_violations
-from headrace.signals import StopWish
+from headrace.signals import StopWish, uninterrupted
 from headrace.testing import LocalRun
 
 
@@ -50,12 +51,36 @@ def test_an_unexpected_error_is_told_with_a_hint(capsys):
 def test_the_first_signal_is_a_wish_the_second_an_order(number):
     before = signal.getsignal(number)
     with StopWish() as wish:
+        with pytest.raises(KeyboardInterrupt):  # nothing has begun that could make a last cut
+            os.kill(os.getpid(), number)
+        wish.listen()
         assert not wish.wanted
         os.kill(os.getpid(), number)
         assert wish.wanted
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), number)
     assert signal.getsignal(number) is before
+
+
+def test_an_interrupt_waits_for_what_is_being_made_and_undoes_it():
+    going, made, undone = threading.Event(), [], []
+
+    def make():
+        os.kill(os.getpid(), signal.SIGINT)
+        going.wait(20)
+        made.append("it")
+        return "it"
+
+    before = signal.signal(signal.SIGINT, lambda *_: (going.set(), signal.default_int_handler(signal.SIGINT, None)))
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            uninterrupted(make, undone.append)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert made == undone == ["it"]
+    assert uninterrupted(lambda: 3, undone.append) == 3 and undone == ["it"]
+    with pytest.raises(KeyError, match="lost"):
+        uninterrupted(lambda: {}["lost"], undone.append)
 
 
 def test_spark_notices_are_dropped_and_prints_are_kept(capfd):

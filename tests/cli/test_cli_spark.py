@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 
+import psutil
 import pytest
 
 FIGURES = {
@@ -87,6 +88,23 @@ def test_a_stopped_job_commits_and_goes_on(command, started, app, published, tmp
     versions = command("state", "ls", "state", "--json").answer["versions"]
     assert versions[-1]["offsets"]["numbers"]["0"]["next"] == sum(after.values())
     assert command("state", "show", "state", "--json").answer["broken"] == 0
+
+
+def test_an_interrupt_while_spark_starts_leaves_nothing_behind(started, app, tmp_path):
+    """Ctrl-C as soon as there is a JVM, which would not notice that nobody waits for it any more."""
+    app(ENDLESS)
+    running = started("run", "app.py", "--json")
+    command = psutil.Process(running.process.pid)
+
+    def jvms():
+        return [child for child in command.children(recursive=True) if "java" in child.name()]
+
+    running.wait_for(jvms)
+    below = command.children(recursive=True)
+    ended = running.end(signal.SIGINT)
+    assert (ended.code, ended.answer["state"]) == (0, "stopped")
+    assert "endless stopped before it began" in ended.err and "Traceback" not in ended.err
+    assert psutil.wait_procs(below, timeout=60)[1] == []
 
 
 def test_a_failing_function_is_named_with_record_and_line(command, app):

@@ -75,9 +75,14 @@ def run(
         logging.getLogger("headrace").setLevel(logging.ERROR)  # what it warns of is shown as news
         console = messages()
         with StopWish() as wish, TreeWatch() as resources:
-            with quiet_spark(quiet=not traceback):
-                handle = start(job, **asked)
-            wish.listen()
+            try:
+                with quiet_spark(quiet=not traceback):
+                    handle = start(job, **asked)
+                wish.listen()
+            except KeyboardInterrupt:
+                answer["state"] = "stopped"
+                console.print(f"{answer['job']} stopped before it began: Spark was still starting")
+                return
             watch = Watch(handle)
             try:
                 with Live(
