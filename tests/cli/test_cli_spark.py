@@ -31,8 +31,7 @@ def expected_sums() -> set[tuple[int, int, int]]:
     return {(k, 1000, sum(2 * n for n in range(k, 3000, 3))) for k in range(3)}
 
 
-@pytest.mark.parametrize("mode", ["batch", "microbatch"])
-def test_a_bounded_job_runs_to_its_end(command, app, published, tmp_path, mode):
+def test_a_bounded_job_runs_to_its_end(command, app, published, tmp_path):
     app("def twice(n):\n    return 2 * n\n", name="arithmetic.py")
     app(
         """
@@ -52,7 +51,7 @@ def test_a_bounded_job_runs_to_its_end(command, app, published, tmp_path, mode):
             hr.run(job)
         """
     )
-    done = command("run", "app.py", "--mode", mode, "--json")
+    done = command("run", "app.py", "--mode", "batch", "--json")
     assert done.code == 0, done.err
     assert {(r["key"], r["n"], r["total"]) for r in published(tmp_path / "out")} == expected_sums()
     answer = done.answer
@@ -62,6 +61,15 @@ def test_a_bounded_job_runs_to_its_end(command, app, published, tmp_path, mode):
     assert "seven was here" in done.err
     assert "small finished: 3,000 records" in done.err
     assert "log4j" not in done.err
+
+
+def test_microbatches_end_with_their_seconds_and_without_noise(command, app, published, tmp_path):
+    app(ENDLESS)
+    done = command("run", "app.py", "--mode", "microbatch", "--seconds", "3", "--json")
+    assert done.code == 0, done.err
+    assert done.answer["state"] == "stopped" and done.answer["cuts"] >= 1
+    assert sum(latest_counts(published(tmp_path / "out")).values()) == done.answer["items"] > 0
+    assert "Error" not in done.err and "gap:" not in done.err and "loaded:" not in done.err
 
 
 def test_a_stopped_job_commits_and_goes_on(command, started, app, published, tmp_path):

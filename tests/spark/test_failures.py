@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -121,20 +122,24 @@ def _until(done: Callable[[], bool]) -> None:
 
 # fault plan 16
 def test_a_second_run_is_refused_and_the_first_unharmed(spark: Any, tmp_path: Any) -> None:
-    """A notebook's cell that is run twice; another job beside it; a session that is not given."""
+    """A notebook's cell that is run twice; another job beside it; a session that is not given. A clean stop leaves only
+    rows that are logged, also where they are shown as they are produced.
+    """
+    out = tmp_path / "out"
 
     def counting(name: str) -> hr.Job:
         job = hr.Job(name)
         source = hr.generate(lambda n: {"k": n % 2}, rate="100/s")
-        job.source("items", source).key_by("k").reduce(name="n", n=hr.count()).sink("out", hr.rows())
+        counts = job.source("items", source).key_by("k").reduce(name="n", n=hr.count())
+        counts.sink("out", hr.jsonl(out, when="as_produced"))
         return job
 
     with pytest.raises(ConfigError, match="this process has a Spark session that is not Headrace's"):
         hr.start(counting("live"))
-    run = hr.start(counting("live"), spark=spark, checkpoint=tmp_path)
+    run = hr.start(counting("live"), spark=spark, checkpoint=tmp_path / "state")
     try:
         assert hr.running() == [run]
-        for options in ({"spark": spark, "checkpoint": tmp_path}, {"spark": spark}, {}):
+        for options in ({"spark": spark, "checkpoint": tmp_path / "state"}, {"spark": spark}, {}):
             with pytest.raises(ConfigError, match=r"job 'live' runs already: stop it first, hr.running\(\)\[0\].stop"):
                 hr.start(counting("live"), **options)
             with pytest.raises(ConfigError, match="job 'other' cannot run beside job 'live'.* start both together"):
@@ -146,6 +151,10 @@ def test_a_second_run_is_refused_and_the_first_unharmed(spark: Any, tmp_path: An
         run.stop()
     assert hr.running() == []
     assert run.status().state == "stopped"
+    assert not [*out.glob("live-*")] and not [*out.glob("_staging/*/*")]
+    shown = [json.loads(line) for part in out.glob("part-*.jsonl") for line in part.read_text().splitlines()]
+    last = {row["k"]: row["n"] for row in sorted(shown, key=lambda row: row["n"])}
+    assert sum(last.values()) == run.status().counters["in:items"]
     assert run.status().restarts == 0
     assert run.status().cuts >= 1
 

@@ -24,7 +24,7 @@ RESTART: Sequence[tuple[Moment, float]] = [
 
 def test_a_restart_has_all_parts_and_they_are_the_whole() -> None:
     gap = gap_of(*RESTART, began_s=1.74)
-    assert gap is not None and gap.deliberate
+    assert gap is not None and gap.deliberate and not gap.between_batches
     assert gap.seconds == pytest.approx(0.74)
     assert {name: round(ms) for name, ms in gap.parts_ms.items()} == {
         "cut": 20, "leave": 10, "stop": 200, "between": 100, "start": 100, "first hello": 200, "all hello": 50, "load": 50,
@@ -35,13 +35,13 @@ def test_a_restart_has_all_parts_and_they_are_the_whole() -> None:
 
 def test_the_next_batch_of_a_query_has_no_part_of_a_query() -> None:
     gap = gap_of(("ordered", 1.0), ("logged", 1.1), ("hello", 1.3), ("hello", 1.4), ("loaded", 1.5), began_s=1.6)
-    assert gap is not None
+    assert gap is not None and gap.between_batches
     assert list(gap.parts_ms) == ["cut", "first hello", "all hello", "load", "go"]
 
 
 def test_a_failure_counts_from_when_it_was_noticed() -> None:
     gap = gap_of(("hello", 0.5), ("stop", 1.0), ("stopped", 1.1), ("start", 1.2), ("hello", 2.0), began_s=2.5)
-    assert gap is not None and not gap.deliberate
+    assert gap is not None and not gap.deliberate and not gap.between_batches
     assert gap.seconds == pytest.approx(1.5)
 
 

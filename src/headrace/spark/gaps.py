@@ -36,6 +36,11 @@ class Gap:
     def deliberate(self) -> bool:
         return "cut" in self.parts_ms
 
+    @property
+    def between_batches(self) -> bool:
+        """Whether the query went on: the next batch just followed."""
+        return "between" not in self.parts_ms
+
     def sentence(self) -> str:
         parts = ", ".join(f"{name} {ms:.0f} ms" for name, ms in self.parts_ms.items())
         return f"sources stood still for {self.seconds:.2f} s ({parts})"

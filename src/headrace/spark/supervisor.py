@@ -232,16 +232,18 @@ class Supervisor:
                 return
 
     def _on_began(self) -> None:
-        now_s, loaded = time.monotonic(), self._origins.sentence()
+        now_s, loaded, gap = time.monotonic(), self._origins.sentence(), self._gap_clock.began(time.monotonic())
+        first = self._began_s == float("inf")
+        self._began_s = min(self._began_s, now_s)
+        if not self.plan.eager and (gap is None or gap.between_batches):
+            return  # one batch after the other is no stop, and not worth a word
         if loaded is not None:
             self._journal.say("loaded", loaded)
-        gap = self._gap_clock.began(now_s)
-        if gap is not None and self._began_s < float("inf"):
+        if gap is not None and not first:
             self.gaps.append(gap)
             self._journal.say("gap", gap.sentence())
             if gap.deliberate:
                 self._executors.began(time.time(), gap.seconds)
-        self._began_s = min(self._began_s, now_s)
 
     def _on_cut(self, happened: CutHappened) -> None:
         now_s = self._ended_s = time.monotonic()
