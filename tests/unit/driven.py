@@ -210,7 +210,7 @@ class Driven:
 
     def report(self, place: Place, *, exhausted: bool = False, **more: Any) -> list[Instruction]:
         idle = Backlog("direct", {}, 0, 0, 0.0, 0, 0.0, {})
-        said = Reported(*place, self.attempt, 1, 0, 0.0, 0, exhausted, {}, (), Report("w", 0.0, 0, (), ()), idle)
+        said = Reported(*place, self.attempt, 1, 0, 0.0, 0, exhausted, {}, (), Report("w", 0.0, 0, (), ()), idle, {})
         return self.hear(place, replace(said, **more))
 
     # What hands do.

@@ -11,10 +11,12 @@ from driven import Driven, counting
 from workflows import out
 
 import headrace as hr
-from headrace.driver.hearing import Hearing
+from headrace.driver.hearing import Hearing, RunCounts
 from headrace.driver.status import Status
 from headrace.errors import MessageError
+from headrace.measure.backlog import Backlog
 from headrace.measure.flows import figures_of
+from headrace.measure.report import Report
 from headrace.runtime.messages import Reported, encode, read_as_driver
 from headrace.testing import LocalRun
 from headrace.tokens import Attempt
@@ -92,3 +94,39 @@ def test_reports_of_another_attempt_or_of_no_subtask_are_not_heard(told: tuple[A
         assert not driven.machine.hearing.newest
     driven.hear((0, 0), report)
     assert driven.machine.hearing.newest == {(0, 0): report} and driven.machine.hearing.unseen() == (report.report,)
+
+
+def test_what_is_counted_follows_the_reports_and_ends_as_what_was_logged(told: tuple[Any, list[Reported]]) -> None:
+    layout, reports = told
+    hearing, seen = Hearing(layout, 10.0), [0]
+    for reported in reports:
+        hearing.take(reported)
+        seen.append(hearing.counts.now().get("in:src", 0))
+    assert seen == sorted(seen) and len(set(seen)) > 2 and seen[-1] == 2000, "long before a cut"
+    now = hearing.counts.now()
+    assert now["in:sink"] == now["out:count"] > 0 and now["late:count"] == 0
+    assert hearing.counts.logged == {}
+
+
+def test_what_is_logged_counts_once_and_an_attempt_that_failed_no_more() -> None:
+    tally, first, second = RunCounts(), Attempt(1, 1), Attempt(1, 2)
+
+    def report(attempt: Attempt, index: int, **counts: int) -> None:
+        idle = Backlog("direct", {}, 0, 0, 0.0, 0, 0.0, {})
+        empty = Report("w", 0.0, 0, (), ())
+        tally.take(Reported(0, index, attempt, 1, 0, 0.0, 0, False, {}, (), empty, idle, counts))
+
+    report(first, 0, read=5)
+    report(first, 1, read=2, late=1)
+    assert tally.now() == {"read": 7, "late": 1}
+    tally.log(first, [{"read": 4}, {"read": 2, "late": 1}])
+    assert tally.now() == {"read": 7, "late": 1} and tally.logged == {"read": 6, "late": 1}
+    tally.log(first, [{"read": 9}])
+    assert tally.now() == {"read": 15, "late": 1}, "more is logged than was reported"
+    report(first, 0, read=20)
+    assert tally.now() == {"read": 22, "late": 1}
+    report(second, 0, read=1)
+    assert tally.now() == {"read": 16, "late": 1}, "what the first attempt did not log will be read again"
+    tally.log(second, [{"read": 3}])
+    report(second, 0, read=3)
+    assert tally.now() == {"read": 18, "late": 1}

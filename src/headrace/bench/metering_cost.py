@@ -64,7 +64,7 @@ def _message(edge: ChannelMeter, meters: list[StepMeter]) -> bytes:
     taken = [meter.take(0) for meter in meters]
     report = Report("1/0", 0.0, 0, tuple(report for report, _ in taken), tuple(edge.take(0)))
     flows, backlog = tuple(flow for _, flow in taken), Backlog("direct", {}, 0, 0, 0.0, 0, 0.0, {})
-    return encode(Reported(1, 0, Attempt(1, 0), 1, 0, 0.0, 0, False, {}, flows, report, backlog))
+    return encode(Reported(1, 0, Attempt(1, 0), 1, 0, 0.0, 0, False, {}, flows, report, backlog, {}))
 
 
 if __name__ == "__main__":

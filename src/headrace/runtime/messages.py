@@ -118,6 +118,7 @@ class Reported(_FromSubtask, frozen=True, tag="report"):
     """What a subtask measured in an interval, and what is not measurement: its process, memory and engines.
 
     ``engines`` has for each reduce how it keeps its states, and why. ``exhausted``: its sources will read no more.
+    ``counts`` are since the attempt began: ``in:step``, ``out:step``, ``late:step``, ``skipped:step``, ``shed:step``.
     """
 
     attempt: Attempt
@@ -130,6 +131,7 @@ class Reported(_FromSubtask, frozen=True, tag="report"):
     flows: tuple[Flow, ...]
     report: Report
     backlog: Backlog
+    counts: dict[str, int]
 
 
 class Failed(_Message, frozen=True, tag="failed"):

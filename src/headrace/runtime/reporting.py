@@ -42,12 +42,13 @@ class Reporter:
         self._process = psutil.Process()
         self._sent_us, self._version = 0, stamp.version
         self._counts: dict[str, int] = {}
+        self._in_attempt: dict[str, int] = {}
         self._counted: dict[str, tuple[int, int, int]] = {}
 
     def begin(self, index: int, attempt: Attempt, control: Told) -> None:
         """A new attempt: counts start anew."""
         self._index, self._attempt, self._control = index, attempt, control
-        self._counts, self._counted = {}, {}
+        self._counts, self._in_attempt, self._counted = {}, {}, {}
 
     def take_counts(self) -> dict[str, int]:
         """What was counted since this was last asked, for a cut; the interval that will be reported goes on."""
@@ -90,6 +91,7 @@ class Reporter:
             flows=tuple(flows),
             report=self._report(now_us, here),
             backlog=self._scheduler.backlog(),
+            counts=dict(self._in_attempt),
         )
         self._control.tell(reported)
 
@@ -119,3 +121,4 @@ class Reporter:
 
     def _add(self, name: str, count: int) -> None:
         self._counts[name] = self._counts.get(name, 0) + count
+        self._in_attempt[name] = self._in_attempt.get(name, 0) + count

@@ -68,8 +68,10 @@ class Run(Supervisor):
 
     def status(self) -> Status:
         machine, cut = self._machine, self._cuts[-1] if self._cuts else None
+        counts = machine.hearing.counts
+        counters = counts.now() if self._state is None else dict(counts.logged)  # at the end, what is in the results
         status = Status(
-            self._state or machine.state, machine.logged_cuts, machine.retries.restarts, dict(self._counters),
+            self._state or machine.state, machine.logged_cuts, machine.retries.restarts, counters,
             len(machine.hearing.newest), self._journal.dropped, cut,
             time.monotonic() - cut.logged_s if cut is not None else None, len(machine.publications.waiting),
             self._origins.slices,

@@ -101,7 +101,6 @@ class Supervisor:
         self._steering = Steering(plan, self.order, self._journal, observe_only=observe_only, trace=trace)
         self._balancing = Balancing()
         self._wider: dict[int, int] = {}
-        self._counters: dict[str, int] = {}
         self._origins = Origins()
         self._state: State | None = None
         self._failure: HeadraceError | None = None
@@ -259,9 +258,7 @@ class Supervisor:
         if cut.manifest.end:
             self._gap_clock.mark("ordered", now_s - happened.took_ms / 1e3)
             self._gap_clock.mark("logged", now_s)
-        for description in described:
-            for name, count in description.counters.items():
-                self._counters[name] = self._counters.get(name, 0) + count
+        self._machine.hearing.counts.log(cut.manifest.token.by, [description.counters for description in described])
 
     def _ranks(self) -> Ranks:
         return Ranks.of(self.plan, self._machine.orders, self._machine.members.tables)

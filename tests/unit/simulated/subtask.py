@@ -227,7 +227,7 @@ class Subtask(Taking):
         report = Report(f"{self.index}", self.world.now, 0, (), ())
         self.tell(
             Reported(
-                self.stage, self.index, self.ticket.attempt, 1, 0, 0.0, 0, True, {}, (), report, _BACKLOG
+                self.stage, self.index, self.ticket.attempt, 1, 0, 0.0, 0, True, {}, (), report, _BACKLOG, {}
             )
         )  # fmt: skip
         self.world.after(_REPORT_S, self._report_again)
