@@ -11,12 +11,16 @@ import time
 import numpy as np
 import pytest
 import typer
+from rich.console import Console
 
+from headrace.actuate.controller import BoundKept
 from headrace.cli.answers import answering, json_line
 from headrace.cli.chatter import quiet_spark
 from headrace.cli.demo.topics import HOT, SENTIMENT, Tail, check, demo_job, tweets_due
 from headrace.cli.demo.tweets import tweets
-from headrace.cli.run import refuse_violations
+from headrace.cli.verdicts import bound_figures, refuse_violations, verdict_table
+from headrace.control.constraints import PathConstraint
+from headrace.control.standing import Standing
 from headrace.signals import StopWish, uninterrupted
 from headrace.testing import LocalRun
 
@@ -30,13 +34,39 @@ def test_answers_are_one_line_of_strict_json(capsys):
     assert "\n" not in json_line({"text": "a\nb"})
 
 
-def test_a_violated_constraint_is_exit_code_3_if_strict():
+def test_a_violated_constraint_is_exit_code_3_if_strict(capsys):
+    late, fine = BoundKept(50.0, 10, 8, 40.0, 1234.5), BoundKept(9.0, 10, 10, 3.0, 8.0)
+    broken = bound_figures({"a → b: p99 ≤ 50 ms": late, "a → c: mean ≤ 9 ms": fine})
+    assert broken["violations"] == 2
     with pytest.raises(typer.Exit) as ended:
-        refuse_violations({"violations": 2}, strict=True)
+        refuse_violations(broken, strict=True)
+    assert capsys.readouterr().err.splitlines() == [
+        "exit code 3, as --strict was given: a → b: p99 ≤ 50 ms was kept in 8 of 10 (80.0%) looks only, "
+        "and at worst it was 1,234.5 ms"
+    ]
     assert ended.value.exit_code == 3
-    refuse_violations({"violations": 2}, strict=False)
-    refuse_violations({"violations": 0}, strict=True)
-    refuse_violations({"violations": None}, strict=True)
+    refuse_violations(broken, strict=False)
+    refuse_violations(bound_figures({"fine": fine}), strict=True)
+    refuse_violations(bound_figures({"unknown": BoundKept(9.0)}), strict=True)
+
+
+def test_the_verdict_on_each_bound_is_a_table(capsys):
+    bounds = {"near": BoundKept(50.0, 10, 8, 40.0, 60.0), "far": BoundKept(9.0, 3, 3, 3.0, 8.0), "dark": BoundKept(1.0)}
+    Console(width=120).print(verdict_table(bound_figures(bounds)))
+    told = [[cell.strip() for cell in line.split("│")[1:-1]] for line in capsys.readouterr().out.splitlines()]
+    assert [cells for cells in told if cells] == [
+        ["near", "40.0 ms", "60.0 ms", "8 of 10 (80.0%)", "violated"],
+        ["far", "3.0 ms", "8.0 ms", "3 of 3 (100.0%)", "kept"],
+        ["dark", "–", "–", "–", "unknown: nothing was measured"],
+    ]
+    assert verdict_table(bound_figures({})) is None
+
+
+def test_what_was_measured_last_and_at_worst_is_kept_with_a_bound():
+    constraint, kept = PathConstraint("a → b", (), 50.0), BoundKept(50.0)
+    for observed_ms in (20.0, 70.0, None, 30.0, None):
+        kept.add(Standing(constraint, observed_ms, 50.0))
+    assert (kept.latest_ms, kept.worst_ms, kept.cycles, kept.met) == (30.0, 70.0, 3, 2)
 
 
 def test_an_unexpected_error_is_told_with_a_hint(capsys):

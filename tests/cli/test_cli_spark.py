@@ -59,6 +59,9 @@ def test_a_bounded_job_runs_to_its_end(command, app, published, tmp_path):
     assert (answer["ok"], answer["state"], answer["items"]) == (True, "finished", 3000)
     assert answer["epochs"] == answer["cuts"] >= 1
     assert "seven was here" in done.err
+    assert done.err.startswith("planning the job and starting Spark …\n")
+    assert f"\nresults of out: JSON lines in {tmp_path / 'out'}, on_commit" in done.err
+    assert "\ncheckpoint: " in done.err and "(temporary: deleted at the end" in done.err
     assert "small finished: 3,000 records" in done.err
     assert "log4j" not in done.err
 
@@ -171,7 +174,7 @@ def latest_counts(rows: list[dict[str, int]]) -> dict[int, int]:
 
 
 @pytest.mark.parametrize(("bound", "code"), [("1 ms", 3), ("20 s", 0)])
-def test_a_violated_constraint_is_told_by_the_exit_code(command, app, bound, code):
+def test_a_violated_constraint_is_told_by_the_exit_code(command, app, tmp_path, bound, code):
     app(
         f"""
         import headrace as hr
@@ -183,9 +186,14 @@ def test_a_violated_constraint_is_told_by_the_exit_code(command, app, bound, cod
         job.constrain(numbers >> counts, mean="{bound}", over="2 s")
         """
     )
-    done = command("run", "app.py", "--strict", "--json")
+    done = command("run", "app.py", "--strict", "--journal", "journal.log", "--json")
     assert done.code == code, done.err
     assert (done.answer["violations"] > 0) is (code == 3)
+    (verdict,) = done.answer["constraints"]
+    assert verdict["cycles"] >= verdict["met"] and (verdict["worst_ms"] > verdict["bound_ms"]) is (code == 3)
+    assert f"numbers → count: mean ≤ {verdict['bound_ms']:g} ms" in done.err
+    assert ("exit code 3, as --strict was given: " in done.err) is (code == 3)
+    assert (tmp_path / "journal.log").exists() and f"journal: {tmp_path / 'journal.log'}" in done.err
 
 
 def test_an_example_as_a_script(examples, tmp_path):

@@ -32,15 +32,18 @@ Say = Callable[[str, str], None]
 
 @dataclass(slots=True)
 class BoundKept:
-    """How often a constraint was met, of the cycles in which that was known."""
+    """How often a constraint was met, of the cycles in which that was known, and what was measured last and at worst."""
 
     bound_ms: float
     cycles: int = 0
     met: int = 0
     latest_ms: float | None = None
+    worst_ms: float | None = None
 
     def add(self, standing: Standing) -> None:
-        self.latest_ms = standing.observed_ms
+        if standing.observed_ms is not None:
+            self.latest_ms = standing.observed_ms
+            self.worst_ms = max(standing.observed_ms, self.worst_ms or 0.0)
         if standing.met is not None:
             self.cycles += 1
             self.met += standing.met

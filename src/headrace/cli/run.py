@@ -4,28 +4,32 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
 from headrace.api.job import Job
 from headrace.bench.measuring.figures import TreeWatch
 from headrace.cli import arguments
-from headrace.cli.answers import VIOLATED, answering, messages
+from headrace.cli.answers import answering, messages
 from headrace.cli.apps import load_job
 from headrace.cli.chatter import quiet_spark
-from headrace.cli.watching import Watch, cut_words, follow, run_figures
+from headrace.cli.verdicts import bound_figures, refuse_violations, verdict_table
+from headrace.cli.watching import Watch, cut_words, follow, not_in_results, run_figures
 from headrace.config import executor_limits
 from headrace.errors import ConfigError, UnitError
+from headrace.graph.nodes import SinkNode
 from headrace.launch import RunOptions, checked, start
 from headrace.signals import StopWish
-from headrace.units import duration_s
+from headrace.units import duration_s, in_words
 
 if TYPE_CHECKING:
-    from headrace.spark.handle import Run
+    from headrace.runtime.plan import JobPlan
 
 
 def run(
@@ -50,6 +54,10 @@ def run(
     executors: Annotated[
         str | None, typer.Option(help="Executors of a cluster, minimum to maximum, as constraints need them: '1:4'.")
     ] = None,
+    journal: Annotated[
+        Path | None,
+        typer.Option(help="A file for all that is decided and happens, with times; some of it is shown here."),
+    ] = None,
     strict: arguments.Strict = False,
     json: arguments.Json = False,
     traceback: arguments.Traceback = False,
@@ -72,8 +80,9 @@ def run(
     with answering(as_json=json, traceback=traceback) as answer:
         job = load_job(app)
         answer |= {"job": "+".join(one.name for one in ([job] if isinstance(job, Job) else job)), "mode": mode}
-        logging.getLogger("headrace").setLevel(logging.ERROR)  # what it warns of is shown as news
+        keep_journal(journal)
         console = messages()
+        console.print("planning the job and starting Spark …", style="dim")
         with StopWish() as wish, TreeWatch() as resources:
             try:
                 with quiet_spark(quiet=not traceback):
@@ -84,23 +93,28 @@ def run(
                 console.print(f"{answer['job']} stopped before it began: Spark was still starting")
                 return
             watch = Watch(handle)
+            console.print("\n".join(places(handle.plan, temporary=checkpoint is None, journal=journal)), style="dim")
             try:
                 with Live(
                     console=console, auto_refresh=False, transient=True, redirect_stdout=sys.stdout.isatty()
                 ) as live:
+                    lines = Lines(console, watch)
 
                     def show(news: list[str]) -> None:
-                        for line in news:
-                            console.print(Text(line, style="yellow"))
+                        lines.news(news)
                         if console.is_terminal:
                             live.update(progress(watch, stopping=wish.wanted), refresh=True)
+                        else:
+                            lines.tick(time.monotonic())
 
                     follow(watch, wish, show)
             finally:
                 answer["state"] = handle.status().state
                 handle.delete_temporary_checkpoint()
-        answer |= run_figures(watch, resources) | {"violations": violations(handle)}
+        answer |= run_figures(watch, resources) | bound_figures(handle.constraints())
         console.print(summary(answer))
+        if (table := verdict_table(answer)) is not None:
+            console.print(table)
         refuse_violations(answer, strict=strict)
 
 
@@ -131,16 +145,44 @@ def checked_limits(text: str) -> tuple[int, int] | None:
         raise typer.BadParameter(f"--executors {text}: give the minimum and the maximum, such as 1:4") from None
 
 
-def violations(handle: Run) -> int | None:
-    """In how many of the controller's cycles a constraint was broken; None where no constraint was looked at."""
-    kept = [constraint for constraint in handle.constraints().values() if constraint.cycles]
-    return sum(constraint.cycles - constraint.met for constraint in kept) if kept else None
+class Lines:
+    """What is told of a run where no line can change: news as they come, and every few seconds how it goes."""
+
+    def __init__(self, console: Console, watch: Watch, every_s: float = 10.0) -> None:
+        self._console, self._watch, self._every_s = console, watch, every_s
+        self._told_s: float | None = None
+
+    def news(self, lines: list[str]) -> None:
+        for line in lines:
+            self._console.print(Text(line, style="yellow"))
+
+    def tick(self, now_s: float) -> None:
+        self._told_s = now_s if self._told_s is None else self._told_s
+        if now_s - self._told_s >= self._every_s:
+            self._told_s = now_s
+            self._console.print(progress(self._watch))
 
 
-def refuse_violations(answer: dict[str, Any], *, strict: bool) -> None:
-    """With ``--strict``, exit with 3 if a constraint was violated."""
-    if strict and answer["violations"]:
-        raise typer.Exit(VIOLATED)
+def keep_journal(path: Path | None) -> None:
+    """All that is logged goes into a file, if one is given; what matters of it is shown as news."""
+    log = logging.getLogger("headrace")
+    log.setLevel(logging.ERROR if path is None else logging.INFO)
+    if path is not None:
+        handler = logging.FileHandler(path.expanduser().resolve(), encoding="utf-8")
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        log.addHandler(handler)
+        log.propagate = False
+
+
+def places(plan: JobPlan, *, temporary: bool, journal: Path | None) -> list[str]:
+    """Where to find what a run leaves."""
+    sinks = {node.name: node.sink for node in plan.graph.nodes if isinstance(node, SinkNode)} | plan.graph.letter_sinks
+    lines = [f"results of {name}: {sink.describe()}" for name, sink in sinks.items()]
+    kept = " (temporary: deleted at the end, as no --checkpoint was given)" if temporary else ""
+    told = (
+        journal.expanduser().resolve() if journal is not None else "what matters is told here; --journal FILE keeps all"
+    )
+    return [*lines, f"checkpoint: {plan.checkpoint}{kept}", f"journal: {told}"]
 
 
 def progress(watch: Watch, *, stopping: bool = False) -> Text:
@@ -151,12 +193,17 @@ def progress(watch: Watch, *, stopping: bool = False) -> Text:
     line.append(f"{watch.handle.plan.graph.job} ", style="bold").append("stopping" if stopping else status.state)
     line.append(f" · {cut_words(status)}")
     line.append(f" · {watch.read:,} read, {rate:,.0f}/s")
+    written = sum(status.counters.get(f"in:{name}", 0) for name in watch.sinks)
+    line.append(f" · {written:,} written")
+    if (left := watch.left(status)) is not None:
+        line.append(f" · {left[0]:.0%} done, about {in_words(max(round(left[1]), 1))} left")
     for step in watch.sinks:
         now = watch.recent(step)
         if now.p50_ms is not None and now.p99_ms is not None:
             line.append(f" · {step} p50 {now.p50_ms:.1f} ms, p99 {now.p99_ms:.1f} ms")
-    if status.restarts:
-        line.append(f" · {status.restarts} restarts", style="yellow")
+    for what, count in (*not_in_results(status.counters).items(), ("restarts", status.restarts)):
+        if count:
+            line.append(f" · {count:,} {what}", style="yellow")
     return line
 
 
@@ -164,7 +211,7 @@ def summary(answer: dict[str, Any]) -> Text:
     """One line about a finished job."""
     text = Text.assemble(
         (f"{answer['job']} {answer['state']}", "bold"),
-        f": {answer['items']:,} records in {answer['seconds']:.1f} s, {answer['cuts']} cuts",
+        f": {answer['items']:,} records in {answer['seconds']:.1f} s, {answer['cuts']} cut{'s' * (answer['cuts'] != 1)}",
     )
     if answer["cut_ms"] is not None:
         text.append(f" of {answer['cut_ms']:.0f} ms")

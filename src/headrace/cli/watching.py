@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from headrace.connect.source import Countable
 from headrace.graph.nodes import SinkNode, SourceNode
 from headrace.measure.sketches import Latencies, merged
 from headrace.signals import StopWish
@@ -70,7 +72,7 @@ class Watch:
         if not news:
             return []
         missed, self._told = news[0].number - self._told, news[-1].number + 1
-        told = [f"{event.what}: {event.detail}" for event in news if event.what not in _NOT_SHOWN]
+        told = [str(event) for event in news if event.what not in _NOT_SHOWN]
         return [f"{missed} events were dropped; they are in the log", *told] if missed else told
 
     def _take(self, heard: Reported) -> None:
@@ -98,6 +100,23 @@ class Watch:
     def read(self) -> int:
         """Records read so far, as far as reported."""
         return sum(self.items.get(name, 0) for name in self.sources)
+
+    @cached_property
+    def expected(self) -> int | None:
+        """About how many records the input has; None if a source does not know, or has no end."""
+        sources = [node.source for node in self.handle.plan.graph.nodes if isinstance(node, SourceNode)]
+        known = [source.expected_rows() if isinstance(source, Countable) else None for source in sources]
+        return None if None in known else sum(rows for rows in known if rows is not None)
+
+    def left(self, status: Status) -> tuple[float, float] | None:
+        """The share of the input that was read, and the seconds that the rest will take at the pace so far.
+
+        Unknown where the input has no known end, and of a run that goes on from a cut: what was read before is not known.
+        """
+        if not self.expected or status.loaded or not self.read or not self.seconds:
+            return None
+        share = min(self.read / self.expected, 1.0)
+        return share, self.seconds * (1 / share - 1)
 
     def recent(self, step: str, over_s: float = _NOW_S) -> RecentFlows:
         """A step's rates and latencies of the last ``over_s`` seconds."""
@@ -127,6 +146,12 @@ def follow(watch: Watch, wish: StopWish, show: Callable[[list[str]], None]) -> N
             # stop() waits for the last cut; the display goes on meanwhile.
             threading.Thread(target=handle.stop, name="headrace-stop", daemon=True).start()
     show(watch.look())
+
+
+def not_in_results(counters: Mapping[str, int]) -> dict[str, int]:
+    """Records of all steps that are in no result, by why."""
+    whys = ("late", "shed", "skipped")
+    return {why: sum(n for name, n in counters.items() if name.startswith(f"{why}:")) for why in whys}
 
 
 def cut_words(status: Status) -> str:
@@ -169,8 +194,6 @@ def run_figures(watch: Watch, resources: TreeWatch) -> dict[str, Any]:
         "longest_gap_ms": None,
         "longest_stop_ms": 1000 * max(gap.seconds for gap in gaps) if gaps else None,
         "restarts": status.restarts,
-        "late": sum(count for name, count in counted.items() if name.startswith("late:")),
-        "shed": sum(count for name, count in counted.items() if name.startswith("shed:")),
-        "skipped": sum(count for name, count in counted.items() if name.startswith("skipped:")),
+        **not_in_results(counted),
         "counters": counted,
     }

@@ -103,6 +103,9 @@ class Generate:
     def open(self, partition: int, of: int, offset: Offset | None, schema: pa.Schema, log_dir: Path) -> GenerateReader:
         return GenerateReader(self, partition, of, offset, schema)
 
+    def expected_rows(self) -> int | None:
+        return self.total
+
     def describe(self) -> str:
         how = f"at {self.rate}" if isinstance(self.rate, (str, int, float)) else "at a varying rate"
         how = "as fast as possible" if self.rate is None else how

@@ -13,6 +13,7 @@ from headrace.connect.pace import Rate, as_pace
 from headrace.connect.reading.cursors import open_cursor
 from headrace.connect.reading.formats import (
     Format,
+    about_rows,
     check_format,
     headless_columns,
     infer_file_schema,
@@ -24,7 +25,7 @@ from headrace.connect.reading.lineblocks import BLOCK_BYTES, PACED_BLOCK_BYTES
 from headrace.connect.reading.pieces import Cursor, Position
 from headrace.connect.reading.times import column_us
 from headrace.connect.source import Offset, Poll
-from headrace.errors import ConfigError, SchemaError, StateError
+from headrace.errors import ConfigError, HeadraceError, SchemaError, StateError
 from headrace.schemas import SchemaLike, empty_batch
 
 
@@ -144,6 +145,12 @@ class Replay:
 
     def _format(self, path: Path) -> Format:
         return known_format(path, self.format)
+
+    def expected_rows(self) -> int | None:
+        try:
+            return sum(about_rows(file, self._format(file)) for file in list_files(self.path))
+        except (OSError, HeadraceError, pa.ArrowException):
+            return None  # who reads it will say why
 
     def describe(self) -> str:
         if self.speed is not None:

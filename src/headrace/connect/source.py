@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -107,3 +107,10 @@ class Source(Protocol):
     def describe(self) -> str:
         """One line for explain."""
         ...
+
+
+@runtime_checkable
+class Countable(Protocol):
+    """A source that may know about how many records it has, for those who wait for its end."""
+
+    def expected_rows(self) -> int | None: ...

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Literal
 
 from headrace.measure.report import ChannelId, ChannelReport
@@ -14,12 +15,20 @@ State = Literal["standby", "starting", "running", "restarting", "finished", "sto
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened to the run, in words; ``number`` counts the run's events from 0."""
+    """Something that happened to the run, in words and printed with its time; ``number`` counts the run's events from 0."""
 
     at_s: float
     what: str
     detail: str
     number: int = 0
+
+    @property
+    def at(self) -> datetime:
+        """When it happened, in local time."""
+        return datetime.fromtimestamp(self.at_s).astimezone()
+
+    def __str__(self) -> str:
+        return f"{self.at:%Y-%m-%d %H:%M:%S} {self.what}: {self.detail}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +49,7 @@ class CutFigures:
 class Status:
     """What a run is doing.
 
+    ``counters`` follow the reports while it runs, about once a second; in the end they are those of its logged cuts.
     ``cuts`` were logged by this run, ``cut`` is the last one, ``cut_age_s`` how long ago that was: what a failure now would
     repeat. ``unpublished`` cuts wait for their sinks. ``loaded``: slices that the last start loaded, by where from:
     ``memory`` and ``node`` (a disk) of the own executor, ``peer``, ``checkpoint``. ``steps`` and ``channels`` are the figures of the last reports; what

@@ -21,7 +21,8 @@ from headrace.cli.answers import FAILED, answering, messages
 from headrace.cli.chatter import quiet_spark
 from headrace.cli.demo.board import Board
 from headrace.cli.demo.topics import check, demo_job, tweets_due
-from headrace.cli.run import progress, refuse_violations, summary, violations
+from headrace.cli.run import Lines, summary
+from headrace.cli.verdicts import bound_figures, refuse_violations, verdict_table
 from headrace.cli.watching import Watch, follow, run_figures
 from headrace.launch import start
 from headrace.signals import StopWish
@@ -59,12 +60,14 @@ def demo(
                 show_run(console, board, watch, wish, plain=headless or not console.is_terminal)
             finally:
                 answer["state"] = handle.status().state
-        answer |= run_figures(watch, resources) | {"violations": violations(handle)}
+        answer |= run_figures(watch, resources) | bound_figures(handle.constraints())
         board.look()
         answer["hottest"] = board.hottest()
         if answer["state"] == "finished" and total <= _MAX_CHECKED:
             answer |= check(directory, total)
         console.print(summary(answer))
+        if (table := verdict_table(answer)) is not None:
+            console.print(table)
         console.print(verdict(answer))
         if keep is not None:
             console.print(f"results and checkpoint are in {directory}")
@@ -88,15 +91,11 @@ def results_in(keep: Path | None) -> Iterator[Path]:
 
 def show_run(console: Console, board: Board, watch: Watch, wish: StopWish, *, plain: bool) -> None:
     """Follow the run, on a live board or in lines of text."""
-    said_s = time.monotonic()
+    lines = Lines(console, watch, _LINE_EVERY_S)
 
     def say(news: list[str]) -> None:
-        nonlocal said_s
-        for line in news:
-            console.print(Text(line, style="yellow"))
-        if time.monotonic() - said_s >= _LINE_EVERY_S:
-            said_s = time.monotonic()
-            console.print(progress(watch))
+        lines.news(news)
+        lines.tick(time.monotonic())
 
     if plain:
         follow(watch, wish, say)
@@ -104,8 +103,7 @@ def show_run(console: Console, board: Board, watch: Watch, wish: StopWish, *, pl
     with Live(board.draw(), console=console, auto_refresh=False) as live:
 
         def draw(news: list[str]) -> None:
-            for line in news:
-                console.print(Text(line, style="yellow"))
+            lines.news(news)
             board.look()
             live.update(board.draw(), refresh=True)
 

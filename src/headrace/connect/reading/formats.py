@@ -72,6 +72,16 @@ def known_format(path: Path, format: Format | None) -> Format:
     return known
 
 
+def about_rows(path: Path, format: Format) -> int:
+    """About how many records a file has: as a Parquet file says, or by the length of a text file's first lines."""
+    if format == "parquet":
+        return int(pq.read_metadata(path).num_rows)
+    with path.open("rb") as file:
+        head = file.read(_SAMPLE_BLOCK_BYTES)
+    lines = head.count(b"\n")
+    return round(path.stat().st_size * lines / len(head)) if lines else int(bool(head))
+
+
 def headless_columns(
     header: bool, format: Format | None, schema: pa.Schema | None, where: str
 ) -> tuple[str, ...] | None:
