@@ -55,7 +55,8 @@ def test_the_order_in_which_reports_come_in_does_not_matter() -> None:
 def test_a_decision_is_a_sentence() -> None:
     run = drive(job_of(ELASTIC, 40.0), Plant(ELASTIC, PlantModel({"src": STAIRS}, STEPS), seed=1), 40)
     scale = run.of("scale")[0]
-    for part in ("s: scale work: ", " subtasks, because ", "(seen: utilisation", "; expects utilisation "):
+    assert scale.sentence().startswith("scale work: "), "when is told by its event"
+    for part in (" subtasks, because ", "(seen: utilisation", "; expects utilisation "):
         assert part in scale.sentence()
     hold = run.of("hold")[0]
     assert hold.sentence().endswith("because it rests after a start, a scale-up or new chains (seen: cycles_left 3)")

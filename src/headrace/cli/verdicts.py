@@ -35,7 +35,8 @@ def verdict_table(answer: Mapping[str, Any]) -> Table | None:
     """The verdict on each bound; None if there is none."""
     if not answer["constraints"]:
         return None
-    table = Table("bound", title="latency constraints", title_justify="left")
+    table = Table(title="latency constraints", title_justify="left")
+    table.add_column("bound", no_wrap=True)
     for column in ("measured last", "at worst", "kept"):
         table.add_column(column, justify="right")
     table.add_column("verdict")

@@ -53,8 +53,9 @@ class Decision:
         return self.action, self.subject, self.reason
 
     def sentence(self) -> str:
+        """What and why; when is for who tells it, by whatever clock ``at_s`` is."""
         seen = ", ".join(f"{name} {value:.4g}" for name, value in self.evidence.items())
-        parts = [f"{self.at_s:.3f} s: {self.action} {self.subject}"]
+        parts = [f"{self.action} {self.subject}"]
         parts.append(f": {self.change}" if self.change else "")
         parts.append(f", because {self.reason}")
         parts.append(f" (seen: {seen})" if seen else "")

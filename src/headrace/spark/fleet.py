@@ -31,12 +31,12 @@ def open_executors(session: SparkSession, plan: JobPlan, journal: Journal, *, ob
     limits, settings, master = plan.settings.executors, plan.settings, session.sparkContext.master
     if master == "local" or master.startswith("local["):
         if limits is not None:
-            journal.say("hold", f"executors: {master} is one process and has none to manage")
+            journal.warn("executors", f"{master} is one process and has none to manage")
         return Executors(journal)
     fleet = SparkFleet(session)
     why_not = refusal(session.sparkContext.getConf(), plan) if limits is not None else None
     if why_not is not None:
-        journal.say("hold", f"executors stay as they are: {why_not}")
+        journal.warn("executors", f"they stay as they are: {why_not}")
     if limits is None or why_not is not None:
         return Executors(journal, fleet, None, partial(warm_slots, session), observe_only=observe_only)
     cores = _cores(fleet) // int(session.sparkContext.getConf().get("spark.task.cpus", "1"))

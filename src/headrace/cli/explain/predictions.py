@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +33,8 @@ def known_costs(plan: JobPlan, *, calibrate: bool, trace: Path | None) -> Costs:
 
 def replayed(plan: JobPlan, trace: Path) -> list[str]:
     """What the controller decides when it sees an earlier run again, by the bounds and settings of now."""
-    return [
-        decision.sentence() for cycle in decide_again(control_job(plan), read(trace)) for decision in cycle.decisions
-    ]
+    decided = [one for cycle in decide_again(control_job(plan), read(trace)) for one in cycle.decisions]
+    return [f"{datetime.fromtimestamp(one.at_s):%Y-%m-%d %H:%M:%S} {one.sentence()}" for one in decided]
 
 
 def predictions(plan: JobPlan, costs: Costs, rate: str | None) -> dict[str, Any]:
