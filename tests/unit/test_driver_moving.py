@@ -73,9 +73,9 @@ def test_loads_of_long_ago_count_less() -> None:
 def test_no_more_at_once_than_a_subtask_can_take(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(moving_module, "AT_ONCE_BYTES", 30)
     some = moving()
-    (told,) = some.begin([(), BEFORE], version(20, 10, 10, 5), BY, 0.0)
+    some.begin([(), BEFORE], version(20, 10, 10, 5), BY, 0.0)
     assert chosen(some) == [0, 1], "the third would be too much, and so would the fourth"
-    assert told == (TAKER, Prepare(BY, 2, V1, (0, 1)))
+    assert some.prepares(0.0) == [(TAKER, Prepare(BY, 2, V1, (0, 1)))]
 
 
 def test_one_slice_may_always_move(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,19 +87,30 @@ def test_one_slice_may_always_move(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_nothing_moves_where_all_is_as_wanted() -> None:
     some = moving()
-    assert some.begin([(), (1, 1, 1, 1)], version(1, 1, 1, 1), BY, 0.0) == []
-    assert some.moves == () and some.take_tables(V2) == {}
+    some.begin([(), (1, 1, 1, 1)], version(1, 1, 1, 1), BY, 0.0)
+    assert some.moves == () and some.prepares(0.0) == [] and some.take_tables(V2) == {}
 
 
 def test_a_cut_carries_no_tables_before_all_are_ready() -> None:
     some = Moving({"s": 0, "n": 1}, {0: 1}, frozenset({1}), {1: (1, 2, 0, 0)})
-    told = some.begin([(), BEFORE], version(1, 1, 1, 1), BY, 0.0)
-    assert [place for place, _ in told] == [(1, 1), (1, 2)]
+    some.begin([(), BEFORE], version(1, 1, 1, 1), BY, 0.0)
+    assert [place for place, _ in some.prepares(0.0)] == [(1, 1), (1, 2)]
     some.ready((1, 1), V1)
     some.ready((1, 2), V2)
     assert some.take_tables(V2) == {} and not some.open, "that was another version"
     some.ready((1, 2), V1)
     assert some.take_tables(V2) == {1: (1, 2, 0, 0)} and some.open
+
+
+def test_who_is_to_load_is_told_again_and_again_until_it_is_ready() -> None:
+    some = Moving({"s": 0, "n": 1}, {0: 1}, frozenset({1}), {1: (1, 2, 0, 0)})
+    some.begin([(), BEFORE], version(1, 1, 1, 1), BY, 0.0)
+    first = some.prepares(0.0)
+    assert len(first) == 2 and some.prepares(0.1) == [] and some.prepares(0.6) == first
+    some.ready((1, 1), V1)
+    assert some.prepares(1.2) == [((1, 2), Prepare(BY, 2, V1, (1,)))], "the same version: what is being loaded goes on"
+    some.ready((1, 2), V1)
+    assert some.prepares(2.0) == []
 
 
 # chronostream fact 28: a move that cannot keep up is cancelled, and nothing has happened
@@ -110,7 +121,8 @@ def test_who_is_not_ready_in_time_is_left_alone() -> None:
     assert [move.slice for move in some.given_up(PATIENCE_S)] == [0, 1, 2, 3]
     assert some.moves == () and some.take_tables(V2) == {} and not some.open
     some.ready(TAKER, V1)
-    assert some.begin([(), BEFORE], version(1, 1, 1, 1), BY, PATIENCE_S) == [], "nor is it tried again by itself"
+    some.begin([(), BEFORE], version(1, 1, 1, 1), BY, PATIENCE_S)
+    assert some.moves == () and some.prepares(PATIENCE_S) == [], "nor is it tried again by itself"
 
 
 def test_what_a_cut_carries_is_not_given_up() -> None:
@@ -155,7 +167,8 @@ def test_final_is_the_version_before_and_what_its_giver_describes() -> None:
 
 def test_final_of_a_first_cut_is_what_its_giver_describes() -> None:
     some = Moving({"s": 0, "n": 1}, {0: 1}, frozenset({1}), {1: (1, 1, 0, 0)})
-    assert some.begin([(), BEFORE], None, BY, 0.0) == [], "there is nothing to load ahead"
+    some.begin([(), BEFORE], None, BY, 0.0)
+    assert some.prepares(0.0) == [], "there is nothing to load ahead"
     assert some.take_tables(V1) == {1: (1, 1, 0, 0)}
     describe(some, GIVER, change(1, 0, 5), token=V1)
     assert some.finals(None, 1.0) == [(TAKER, Final(V1, (("n", 1, SliceVersion((5, 0), (block("later"),))),)))]

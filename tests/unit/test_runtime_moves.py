@@ -124,6 +124,7 @@ class Shelf:
 
     def __init__(self) -> None:
         self.loaded: list[tuple[int, str]] = []
+        self.read: list[tuple[int, str]] = []
         self._waiting: list[tuple[Future[Any], Callable[[], Any]]] = []
         self.arrivals: Arrivals[str] = Arrivals(self, {"n": self}, self)
 
@@ -131,7 +132,9 @@ class Shelf:
         return Manifest(version, None, {("n", slice): at(version.cut) for slice in range(4)})
 
     def slice(self, step: str, slice: int, version: SliceVersion, known: Image[str] | None) -> str:
-        return f"{known.rows} to {version.digest[0]}" if known is not None else f"{version.digest[0]}"
+        rows = f"{known.rows} to {version.digest[0]}" if known is not None else f"{version.digest[0]}"
+        self.read.append((slice, rows))
+        return rows
 
     def load(self, slice: int, image: str, digest: tuple[int, int]) -> None:
         self.loaded.append((slice, image))
@@ -170,6 +173,22 @@ def test_what_was_loaded_ahead_is_brought_up_to_the_cut() -> None:
     assert not shelf.arrivals.adopt_one(ATTEMPT.cut(4)) and shelf.loaded == []
     assert not shelf.arrivals.adopt_one(ATTEMPT.cut(5)) and shelf.arrivals.adopt_one(ATTEMPT.cut(5))
     assert sorted(shelf.loaded) == [(1, "4 to 5"), (2, "5")]
+
+
+def test_who_is_asked_again_to_load_ahead_answers_again_and_loads_nothing_twice() -> None:
+    shelf, wanted = Shelf(), Prepare(ATTEMPT, 1, ATTEMPT.cut(4), (0, 1))
+    shelf.arrivals.prepare(wanted)
+    shelf.arrivals.prepare(wanted)
+    shelf.work()
+    assert shelf.arrivals.prepared() == wanted and shelf.arrivals.prepared() is None
+    shelf.arrivals.prepare(wanted)
+    assert shelf.arrivals.prepared() == wanted, "at once: it is loaded"
+    shelf.arrivals.final(final(5, 1))
+    shelf.arrivals.prepare(wanted)
+    assert shelf.arrivals.prepared() == wanted, "a repeat that comes late"
+    shelf.work()
+    assert shelf.arrivals.adopt_one(ATTEMPT.cut(5)) and shelf.loaded == [(1, "4 to 5")]
+    assert shelf.read == [(0, "4"), (1, "4"), (1, "4 to 5")]
 
 
 def test_finals_that_come_again_or_are_older_load_nothing_twice() -> None:

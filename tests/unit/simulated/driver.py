@@ -19,6 +19,7 @@ from headrace.driver.protocol.events import (
     QueryEnded,
     Remove,
     Rewritten,
+    Say,
     Send,
     StartQuery,
     StopQuery,
@@ -43,6 +44,10 @@ _ANEW = "began anew"
 
 _SILENCE = "nothing came of it"
 """What an attempt ends with when a cut stands still; only a subtask that hangs may be the reason."""
+
+
+_TOO_SLOW = "could not be loaded in time"
+"""What is said of a move that is cancelled."""
 
 
 _ONCE = (Hello, Planned, Loaded, Go, Fenced)
@@ -83,12 +88,16 @@ class Driver:
         """As the driver's loop does."""
         if not self.dead:
             self.world.say("%s hears %s", self, event)
+            late = [*self.machine.moving._unready]
             instructions = self.machine.on(event, self.world.now)
             failure = self.machine._failure
             if failure is not None and isinstance(failure.error, ProtocolError) and _ANEW not in str(failure.error):
                 raise Violation(f"audit: {failure.error}")
             if any(_SILENCE in failed.text for failed in self.machine._failures) and not self.query_hangs:
                 raise Violation("stuck: nothing comes of a cut although nobody hangs")
+            if any(isinstance(one, Say) and _TOO_SLOW in one.detail for one in instructions):
+                assert self.query is not None
+                self.world.truth.cancelled([self.query.subtasks[stage][index] for stage, index in late])
             self._do(instructions)
 
     @property

@@ -164,6 +164,22 @@ def final_without_the_last_changes(patch: Patch) -> None:
     patch.setattr(Moving, "_final_slices", lambda self, moves, base, *, logged: final(self, moves, base, logged=True))
 
 
+@mutation("9: PREPARE is told until it is answered", faults=replace(LOSSES, lose=0.06), seeds=600)
+def prepare_told_once(patch: Patch) -> None:
+    prepares = Moving.prepares
+
+    def once(self: Any, now_s: float) -> Any:
+        return [] if self._unready.keys() <= self._told_s.keys() else prepares(self, now_s)
+
+    patch.setattr(Moving, "prepares", once)
+
+
+@mutation("9: READY is told whenever PREPARE is", faults=replace(LOSSES, lose=0.06), seeds=600)
+def ready_told_once(patch: Patch) -> None:
+    prepare = Arrivals.prepare
+    patch.setattr(Arrivals, "prepare", lambda self, wanted: prepare(self, wanted) if wanted != self._ready else None)
+
+
 @mutation("12: FINAL is told until it is answered", faults=LOSSES, seeds=400)
 def final_told_once(patch: Patch) -> None:
     finals = Moving.finals

@@ -19,6 +19,7 @@ from simulated.lanes import Lane
 from simulated.stores import read_contents
 
 if TYPE_CHECKING:
+    from simulated.subtask import Process
     from simulated.world import World
 
 Done = TypeVar("Done")
@@ -75,7 +76,9 @@ class ToyLoader:
 class Taking(Flow):
     """Slices that are given away, and those that arrive; ``loading`` is what a thread does."""
 
+    process: Process
     loading: Lane
+    frozen: bool
 
     def begin(self, ticket: Ticket) -> None:
         super().begin(ticket)
@@ -83,6 +86,7 @@ class Taking(Flow):
         loader = ToyLoader(self.world, self.loading, self.wake)
         self.arrivals: Arrivals[Contents] = Arrivals(ToyReader(self.world), {self.store.step: self.store}, loader)
         self.adopted: Adopted | None = None
+        self.asked_s = 0.0
 
     def tell(self, message: ToDriver) -> None:
         raise NotImplementedError
@@ -95,12 +99,19 @@ class Taking(Flow):
         """As ``Cuts.waits``."""
         return self.holdings.given is not None
 
+    def is_excused(self, since_s: float) -> bool:
+        """Whether it may not have loaded yet what it was asked for, all messages having come since some time."""
+        waits = (self.process.up, self.turns, self.loading, *((self.process.down,) if self.asked_s < since_s else ()))
+        return self.frozen or self.ended or any(lane.items for lane in waits)
+
     def wake(self) -> None:
         self.turns.push(self.look)
 
     def prepare(self, wanted: Prepare) -> None:
         if wanted.attempt == self.ticket.attempt:
+            self.asked_s = self.world.now
             self.arrivals.prepare(wanted)
+            self.wake()
 
     def final(self, final: Final) -> None:
         """As ``Cuts.final``."""

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from simulated.subtask import Subtask
     from simulated.world import World
 
+_TOLD_AGAIN_S = 1.5
+"""By then, where nothing is lost any more, everybody has been told again what it was told in vain."""
+
 
 @dataclass(frozen=True)
 class Happened:
@@ -192,6 +195,13 @@ class Truth:
         now = subtask.query.driver.machine.attempt
         if subtask.ticket.attempt == now and now.generation == self.generation:
             raise Violation(f"garbage: {subtask.place} cannot load its base: {error}")
+
+    def cancelled(self, late: list[Subtask]) -> None:
+        """A move is given up where somebody who is to load hangs or is slow, not because a message was lost."""
+        since_s = self.world.calm_s
+        calm = self.world.calm and self.world.now - since_s > _TOLD_AGAIN_S
+        if calm and not any(subtask.is_excused(since_s) for subtask in late):
+            raise Violation(f"a move was cancelled although {[one.place for one in late]} have nothing to do")
 
     def over(self, finish: Finish, generation: int, *, asked: bool) -> None:
         """A run may end for these reasons only."""

@@ -86,7 +86,7 @@ class World:
         self.random = self.dice.random
         self.faults, self.encodes, self._tell = faults or Faults.drawn(self.dice), encodes, tell
         self.now, self.steps, self.chaos_steps = 0.0, 0, steps
-        self.calm, self.depth, self._names, self.drivers_started = False, 0, 0, 0
+        self.calm, self.calm_s, self.depth, self._names, self.drivers_started = False, 0.0, 0, 0, 0
         self.ready: list[Lane] = []
         self._timers: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
         self._timer = 0
@@ -125,7 +125,7 @@ class World:
         self.truth.check_end()
 
     def _calm_down(self) -> None:
-        self.calm = True
+        self.calm, self.calm_s = True, self.now
         for driver in self.drivers:
             if driver.frozen:
                 driver.thaw()

@@ -201,7 +201,8 @@ class Attempts:
                 table = self.members.resized(stage, self.orders)
                 if table != self.members.tables[stage]:
                     moving.want(stage, table)
-            told += moving.begin(self.members.tables, self.base, self.attempt, now_s)
+            moving.begin(self.members.tables, self.base, self.attempt, now_s)
+        told += moving.prepares(now_s)
         return out + [Send(self.members.by_place[place].sender, message) for place, message in told]
 
     def give_orders(self, orders: Orders) -> list[Instruction]:

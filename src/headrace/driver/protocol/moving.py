@@ -2,8 +2,8 @@
 
 WANT     A table says who shall own what. Of the slices that must move for it, the busiest go first, no more at a time than
          a subtask can take in without its records noticing.
-PREPARE  Those who will get them load them as of the last version, and say READY. Who does not in time is left alone: the
-         move is cancelled, and nothing has happened.
+PREPARE  Those who will get them load them as of the last version, told until they say READY. Who does not in time is left
+         alone: the move is cancelled, and nothing has happened.
 ORDER    The next cut carries the tables. Whoever gave a slice away describes it once more; from that description, and the
          version before, follows what the slice is: FINAL, told until who got it has adopted it.
 
@@ -70,8 +70,7 @@ class Moving:
     tables: dict[int, Table] = field(default_factory=dict)
     loads: dict[int, Counter[int]] = field(default_factory=dict)
     token: Token | None = None
-    _asked: Token | None = None
-    _unready: set[Place] = field(default_factory=set)
+    _unready: dict[Place, Prepare] = field(default_factory=dict)
     _unadopted: set[Place] = field(default_factory=set)
     _until_s: float = 0.0
     _told_s: dict[Place, float] = field(default_factory=dict)
@@ -110,12 +109,10 @@ class Moving:
 
     # Before the cut.
 
-    def begin(
-        self, tables: Sequence[Table], base: NumberedCut | None, attempt: Attempt, now_s: float
-    ) -> list[tuple[Place, Prepare]]:
-        """Choose what moves next, if anything should; who is to be told to load it."""
+    def begin(self, tables: Sequence[Table], base: NumberedCut | None, attempt: Attempt, now_s: float) -> None:
+        """Choose what moves next, if anything should."""
         if self.moves or self.token is not None or not self.wanted:
-            return []
+            return
         self.wanted = {stage: table for stage, table in self.wanted.items() if table != tables[stage]}
         self.moves = self._chosen(tables, base)
         self.tables = {}
@@ -124,20 +121,26 @@ class Moving:
             self.tables[move.stage] = (*table[: move.slice], move.taker, *table[move.slice + 1 :])
         self._until_s = now_s + PATIENCE_S
         if base is None:
-            return []
+            return
         by_taker: dict[Place, list[int]] = {}
         for move in self.moves:
             by_taker.setdefault((move.stage, move.taker), []).append(move.slice)
-        self._unready, self._asked = set(by_taker), base.manifest.token
-        return [
-            (place, Prepare(attempt, base.number, base.manifest.token, tuple(sorted(slices))))
+        self._unready = {
+            place: Prepare(attempt, base.number, base.manifest.token, tuple(sorted(slices)))
             for place, slices in by_taker.items()
-        ]
+        }
+
+    def prepares(self, now_s: float) -> list[tuple[Place, Prepare]]:
+        """What to tell those who have not loaded what they will get; again and again, since messages may be lost."""
+        told = [(place, prepare) for place, prepare in self._unready.items() if self._may_tell(place, now_s)]
+        self._told_s.update((place, now_s) for place, _ in told)
+        return told
 
     def ready(self, place: Place, version: Token) -> None:
         """Somebody has loaded what it was asked to."""
-        if version == self._asked:
-            self._unready.discard(place)
+        asked = self._unready.get(place)
+        if asked is not None and asked.version == version:
+            del self._unready[place]
 
     def given_up(self, now_s: float) -> tuple[Move, ...]:
         """The moves that are cancelled now, because nobody could load them in time."""
@@ -152,7 +155,7 @@ class Moving:
         """The tables that a cut is to carry; none if no move is ready."""
         if not self.moves or self._unready:
             return {}
-        self.token = token
+        self.token, self._told_s = token, {}
         self._unadopted = {(move.stage, move.taker) for move in self.moves}
         return dict(self.tables)
 
@@ -183,7 +186,7 @@ class Moving:
             return []
         told, logged = [], base is not None and base.manifest.token == self.token
         for place in sorted(self._unadopted):
-            if place in self._told_s and now_s - self._told_s[place] < _REPEAT_S:
+            if not self._may_tell(place, now_s):
                 continue
             mine = [move for move in self.moves if (move.stage, move.taker) == place]
             if logged or all(_number(move) in self._described for move in mine):
@@ -204,9 +207,12 @@ class Moving:
         self._done()
         return handed
 
+    def _may_tell(self, place: Place, now_s: float) -> bool:
+        return place not in self._told_s or now_s - self._told_s[place] >= _REPEAT_S
+
     def _done(self) -> None:
         self.moves, self.tables, self._described, self._held_ms = (), {}, {}, 0.0
-        self._unready, self._unadopted, self._told_s = set(), set(), {}
+        self._unready, self._unadopted, self._told_s = {}, set(), {}
 
     def _chosen(self, tables: Sequence[Table], base: NumberedCut | None) -> tuple[Move, ...]:
         moves = [

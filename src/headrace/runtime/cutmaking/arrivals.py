@@ -103,21 +103,25 @@ class Arrivals(Generic[Rows]):
         self._reader, self._stores, self._loader = reader, stores, loader
         self._ahead: Images[Rows] = {}
         self._preparing: tuple[Prepare, Future[Images[Rows]]] | None = None
+        self._ready: Prepare | None = None
+        self._told = True
         self._final: tuple[Token, Future[Images[Rows]]] | None = None
         self._left: list[tuple[SliceKey, Image[Rows]]] | None = None
 
     def prepare(self, wanted: Prepare) -> None:
-        """Load slices ahead; what was loaded before is forgotten."""
-        if self._preparing is None or self._preparing[0] != wanted:
+        """Load slices ahead; what was loaded before is forgotten. What is asked for again is answered again."""
+        if wanted == self._ready:
+            self._told = False
+        elif self._preparing is None or self._preparing[0] != wanted:
             self._preparing = wanted, self._loader.submit(lambda: self._load_ahead(wanted))
 
     def prepared(self) -> Prepare | None:
-        """What was asked for, once it is loaded; each is told once. What cannot be loaded ahead is loaded later."""
-        if self._preparing is None or not self._preparing[1].done():
-            return None
-        (wanted, loaded), self._preparing = self._preparing, None
-        self._ahead = loaded.result() if loaded.exception() is None else {}
-        return wanted
+        """What was asked for, once it is loaded; told once for each time. What cannot be loaded ahead is loaded later."""
+        if self._preparing is not None and self._preparing[1].done():
+            (self._ready, loaded), self._preparing, self._told = self._preparing, None, False
+            self._ahead = loaded.result() if loaded.exception() is None else {}
+        told, self._told = self._told, True
+        return self._ready if not told else None
 
     def final(self, final: Final) -> None:
         """What the slices are as of the cut that gave them; repeating it changes nothing, nor does that of an earlier cut."""
