@@ -81,6 +81,7 @@ def test_executors_come_and_go_with_the_load(cluster: Any, tmp_path: Path, monke
     assert "provision executors: 1 → 2, because steps want more subtasks than there are" in said
     assert "effective: executors of the job went from 1 to 2" in said
     assert "effective: executors of the job went from 2 to 1" in said
+    assert "have no slices to give away after" in said and "are let go" in said, "emptied, and then let go"
     used_s = run.executor_s()
     assert used_s is not None and run.busy_s * 0.95 < used_s < 0.95 * 2 * run.busy_s, "fewer than two all the time"
     rows = run.rows("out")

@@ -177,7 +177,7 @@ class Driven:
     # What workers do.
 
     def hello(self, place: Place, *, batch: int = 0, query: int | None = None, **more: Any) -> list[Instruction]:
-        said = Hello(*place, query if query is not None else self.machine.query, batch, None, "here", 1, 2, None)
+        said = Hello(*place, query if query is not None else self.machine.query, batch, None, "here", 1, 2, None, None)
         return self.hear(place, replace(said, **more))
 
     def join(self, batch: int = 0) -> list[Instruction]:

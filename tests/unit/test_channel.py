@@ -39,7 +39,9 @@ from headrace.tokens import Attempt
 
 ATTEMPT = Attempt(1, 2)
 TICKET = Ticket(ATTEMPT, None, 0, (0,), (0, 1), Orders(3, {(0, 1): 5}, {}, {}, None, None), (), {}, {}, {})
-HELLO = Hello(1, 0, query=1, batch=2, inventory=Inventory(None, (0,)), host="here", daemon=1, pid=2, node=None)
+HELLO = Hello(
+    1, 0, query=1, batch=2, inventory=Inventory(None, (0,)), host="here", daemon=1, pid=2, node=None, executor=None
+)
 
 
 def _server(received: list[ToDriver]) -> ChannelServer:

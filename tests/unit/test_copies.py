@@ -188,6 +188,16 @@ def test_keepers_are_told_again_what_to_hold_also_if_nothing_changes(tmp_path: P
     assert keeper.held == [("step", 0)]
 
 
+def test_the_own_node_holds_what_comes_later_and_standbys_what_they_held(tmp_path: Path) -> None:
+    storage, own, standby = MemoryStorage(), Another(node_store(tmp_path / "a")), Another(node_store(tmp_path / "b"))
+    keys = [("step", 0), ("step", 1)]
+    feeder = Feeder(Attempt(1, 1), storage, own.store, lambda: own, [(lambda: standby, frozenset({0, 1}))], keys)
+    feeder.own([("step", 1), ("step", 2)])
+    while own.held != [("step", 1), ("step", 2)] or standby.held != [("step", 1)]:
+        time.sleep(0.001)
+    feeder.close()
+
+
 def test_nobody_waits_for_copies_and_those_not_made_are_counted(tmp_path: Path) -> None:
     storage = LocalStorage(tmp_path / "checkpoint")
     deaf = Another(node_store(tmp_path / "deaf"), deaf=True)

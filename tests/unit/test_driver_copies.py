@@ -11,8 +11,17 @@ from msgspec.structs import replace as with_values
 
 from headrace.driver.hands import Deeds
 from headrace.driver.origins import Origins
-from headrace.driver.protocol.events import Compact, Mend, Mended, QueryEnded, Rewritten, Say
-from headrace.runtime.messages import Loaded, Planned
+from headrace.driver.protocol.events import (
+    Compact,
+    LeavingGiven,
+    Mend,
+    Mended,
+    MovesAsked,
+    QueryEnded,
+    Rewritten,
+    Say,
+)
+from headrace.runtime.messages import Adopted, Loaded, Planned, Prepare, Prepared
 from headrace.runtime.plan import JobPlan, Ticket
 from headrace.state.copies.nearest import NOTHING_LOADED, Loading
 from headrace.state.copies.placement import CopyNode
@@ -74,6 +83,87 @@ def test_slices_are_loaded_from_who_had_them_also_if_no_subtask_is_there_any_mor
     driven.load()
     again(driven)
     assert joined(driven, [C, C])[1, 0].nodes == (C,), "what nobody counts on is forgotten"
+
+
+def owned_by(driven: Driven) -> list[list[int]]:
+    """The slices of each subtask of the keyed stage."""
+    table = driven.machine.members.tables[1]
+    places = [index for stage, index in driven.places if stage == 1]
+    return [[slice for slice, owner in enumerate(table) if owner == index] for index in places]
+
+
+def hand_over(driven: Driven) -> None:
+    """Slices that are to move do, at the cuts that follow."""
+    while sent(driven.later(0.0), Prepare) or driven.machine.moving.moves:
+        for to, wanted in sent(driven.asked, Prepare).items():
+            place = next(place for place in driven.places if sender(place) == to)
+            driven.hear(place, Prepared(*place, wanted.attempt, wanted.version))
+        driven.cut()
+        for place in driven.machine.moving.unadopted:
+            driven.hear(place, Adopted(*place, driven.cuts[-1], 1.0))
+
+
+# chronostream fact 13: after X→Y, X's executor is standby without transfer
+def test_after_a_move_the_owner_before_stands_by_and_slices_stay_where_they_went() -> None:
+    driven = Driven(copying(2))
+    first = joined(driven, [A, B])
+    driven.load()
+    driven.cut()
+    (moved, *_), _ = owned_by(driven)
+    table = driven.machine.members.tables[1]
+    driven.tell(MovesAsked(1, (*table[:moved], 1, *table[moved + 1 :]), "because"))
+    hand_over(driven)
+    assert moved in owned_by(driven)[1]
+    assert driven.machine.members.backups(1)[moved] == ("a",), "B had the copy, and is the owner's now"
+    driven.cut()
+    again(driven)
+    after = joined(driven, [B, A])
+    assert moved in after[1, 0].mine and moved not in after[1, 1].mine, "subtask 0 is on B now"
+    at = {node.name: number for number, node in enumerate(after[1, 0].nodes)}
+    assert after[1, 0].holders[moved] == (at["b"], at["a"]) and after[1, 0].backups[moved] == (at["a"],)
+    assert set(first[1, 0].mine) - {moved} <= set(after[1, 1].mine)
+
+
+# chronostream 6(e): leave slices near copies, then move live
+def test_an_executor_that_is_new_gets_slices_while_the_job_runs() -> None:
+    driven = Driven(copying(2))
+    joined(driven, [A, A])
+    driven.load()
+    driven.cut()
+    again(driven)
+    after = joined(driven, [A, B])
+    assert after[1, 1].mine == () and len(after[1, 0].mine) == driven.plan.slices, "all has been on A"
+    assert after[0, 1].mine != (), "partitions do not move, so they are dealt at once"
+    driven.load()
+    driven.cut()
+    hand_over(driven)
+    assert [len(some) for some in owned_by(driven)] == [driven.plan.slices // 2] * 2
+    assert any("changed hands" in say.detail for say in driven.all(Say))
+
+
+def test_executors_that_are_leaving_are_emptied_and_own_nothing_afterwards() -> None:
+    driven = Driven(copying(3))
+    for place in driven.places:
+        driven.hello(place, node=(A, B, C)[place[1]], executor=f"{place[1]}")
+    driven.load()
+    driven.cut()
+    members, slices = driven.machine.members, driven.plan.slices
+    driven.tell(LeavingGiven(frozenset({"1"})))
+    assert members.left([1]) == len(owned_by(driven)[1]) > 0
+    hand_over(driven)
+    assert owned_by(driven)[1] == [] and members.left([1]) == 0
+    again(driven)
+    for place in driven.places:
+        driven.hello(place, node=(A, B, C)[place[1]], executor=f"{place[1]}")
+    assert owned_by(driven)[1] == [], "nor does it after a failure"
+    driven.load()
+    driven.cut()
+    driven.tell(LeavingGiven(frozenset()))
+    hand_over(driven)
+    assert len(owned_by(driven)[1]) in (slices // 3, slices // 3 + 1), "it is needed again"
+    driven.tell(LeavingGiven(frozenset({"0", "1", "2"})))
+    hand_over(driven)
+    assert min(len(some) for some in owned_by(driven)) > 0 and members.left([1]) == 0, "somebody has to"
 
 
 def again(driven: Driven) -> None:

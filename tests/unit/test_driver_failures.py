@@ -198,7 +198,7 @@ def test_a_lost_worker_ends_the_attempt_while_it_is_needed(phase: str, member: b
         driven.cut()
         assert driven.machine.phase == "joining"
     if phase == "running again":
-        driven.hear(COUNT, Hello(*COUNT, 1, 1, None, "here", 1, 3, None), by=b"another")
+        driven.hear(COUNT, Hello(*COUNT, 1, 1, None, "here", 1, 3, None, None), by=b"another")
         driven.hello(SOURCE, batch=1)
     assert driven.tell(Lost(b"a stranger")) == []
     asked = driven.tell(Lost(by))
@@ -216,7 +216,7 @@ def test_a_hung_worker_is_named_to_who_kills_it() -> None:
     driven = Driven().run()
     asked = driven.tell(Lost(sender(COUNT)))
     (stop,) = [one for one in asked if isinstance(one, StopQuery)]
-    assert stop.hung == (Hello(*COUNT, 1, 0, None, "here", 1, 2, None),)
+    assert stop.hung == (Hello(*COUNT, 1, 0, None, "here", 1, 2, None, None),)
     assert driven.tell(Lost(sender(SOURCE))) == [], "it is being stopped already"
 
 
@@ -479,5 +479,5 @@ def test_a_subtask_of_a_query_that_is_being_stopped_is_sent_away() -> None:
     driven = Driven(held=[StopQuery]).run()
     driven.tell(Lost(sender(COUNT)))
     assert sent(driven.hello(SOURCE), Fenced) and driven.machine.phase == "stopping"
-    hello = Hello(*SOURCE, 1, 0, None, "here", 1, 2, None)
+    hello = Hello(*SOURCE, 1, 0, None, "here", 1, 2, None, None)
     assert sent(driven.hear(SOURCE, replace(hello, batch=1)), Fenced)

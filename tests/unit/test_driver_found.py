@@ -52,7 +52,7 @@ def plan(*subtasks: int) -> JobPlan:
 
 
 def hello(stage: int, index: int = 0, batch: int = 0) -> Hello:
-    return Hello(stage, index, 1, batch, None, "host", 1, 2, None)
+    return Hello(stage, index, 1, batch, None, "host", 1, 2, None, None)
 
 
 def of_type(instructions: list[Instruction], kind: type[Any]) -> list[Any]:

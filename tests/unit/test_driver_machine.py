@@ -123,7 +123,7 @@ def test_an_attempt_runs_from_hello_to_go() -> None:
 def test_a_subtask_that_the_job_does_not_have_takes_no_part(stage: int, index: int) -> None:
     driven = Driven()
     driven.hello(SOURCE)
-    asked = driven.hear(SOURCE, Hello(stage, index, 1, 0, None, "here", 1, 2, None), by=b"x")
+    asked = driven.hear(SOURCE, Hello(stage, index, 1, 0, None, "here", 1, 2, None, None), by=b"x")
     assert sent(asked, Fenced) == {b"x": Fenced(1, f"the job has no subtask {index} of stage {stage}")}
     assert len(sent(driven.hello(COUNT), Planned)) == 2, "the attempt goes on"
     driven.load()
@@ -142,11 +142,11 @@ def test_subtasks_keep_the_slices_they_hold() -> None:
 
     for stage in (0, 1):
         for index, inventory in held.items():
-            hello = Hello(stage, index, 1, 0, Inventory(*inventory) if stage else None, "here", 1, 2, None)
+            hello = Hello(stage, index, 1, 0, Inventory(*inventory) if stage else None, "here", 1, 2, None, None)
             members.join(sender((stage, index)), hello)
     assert assigned()[2] == 0, "slices stay with who says so first; stale versions do not count"
     assert sorted(Counter(members.tables[1]).values()) == [len(ALL) // 3, len(ALL) // 3, len(ALL) - len(ALL) // 3 * 2]
-    members.join(b"", Hello(1, 0, 1, 0, Inventory(base, (len(ALL),)), "here", 1, 2, None))
+    members.join(b"", Hello(1, 0, 1, 0, Inventory(base, (len(ALL),)), "here", 1, 2, None, None))
     assert assigned()[2] == 2, "a slice that there is not is nobody's"
     assigned({1: 2})
     assert sorted(Counter(members.tables[1]).values()) == [len(ALL) // 2] * 2, "divided among fewer subtasks"

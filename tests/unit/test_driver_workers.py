@@ -12,7 +12,7 @@ from headrace.runtime.messages import Hello
 
 
 def said(host: str, daemon: int, pid: int) -> Hello:
-    return Hello(1, 0, query=7, batch=0, inventory=None, host=host, daemon=daemon, pid=pid, node=None)
+    return Hello(1, 0, query=7, batch=0, inventory=None, host=host, daemon=daemon, pid=pid, node=None, executor=None)
 
 
 # fault plan 3

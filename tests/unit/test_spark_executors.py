@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from threading import Event, Thread
@@ -20,6 +24,7 @@ from headrace.errors import ConfigError, EnvironmentMissingError
 from headrace.graph.slots import elastic_legs
 from headrace.runtime.plan import JobPlan
 from headrace.spark.fleet import refusal
+from headrace.spark.worker import executor_id
 from headrace.testing import scripted
 
 POLICY = ExecutorPolicy(1, 3, 4, calm_cycles=3)
@@ -99,26 +104,27 @@ def test_more_executors_register_warm_up_and_are_used_at_the_border(plan: JobPla
     run, journal = managed(fleet, warm=warm)
     plan = run.begin(plan)
     wanted = {1: 7}
-    run.turn(0.0, plan.layout, wanted)
+    run.turn(0.0, plan.layout, wanted, 0)
     assert fleet.requested[-1] == 3 and not run.ready
-    run.turn(1.0, plan.layout, wanted)
+    run.turn(1.0, plan.layout, wanted, 0)
     assert not run.ready and not slots, "none has registered"
     fleet.come()
-    run.turn(6.0, plan.layout, wanted)
-    run.turn(7.0, plan.layout, wanted)
+    run.turn(6.0, plan.layout, wanted, 0)
+    run.turn(7.0, plan.layout, wanted, 0)
     assert slots == [4] and not run.ready, "the new one starts Python first"
     warmed.set()
     while not run.ready:
-        run.turn(8.0, plan.layout, wanted)
+        run.turn(8.0, plan.layout, wanted, 0)
     plan = run.laid_out(plan, wanted)
     assert work(plan) == (7, 8) and not run.ready and not fleet.killed
     run.began(10.0, 2.5)
     for event in ("2 → 3", "all 3 executors are there after 6.0 s", "went from 2 to 3", "the restart took 2.5 s"):
         assert event in said(journal)
     for cycle in range(POLICY.rest_cycles + POLICY.calm_cycles - 1):
-        run.turn(11.0 + cycle, plan.layout, {1: 1})
+        run.turn(11.0 + cycle, plan.layout, {1: 1}, 0)
         assert not run.ready, "the calm is counted after the rest, and the rest from when they were there"
-    run.turn(20.0, plan.layout, {1: 1})
+    run.turn(20.0, plan.layout, {1: 1}, 0)
+    run.turn(21.0, plan.layout, {1: 1}, 0)
     assert run.ready
 
 
@@ -126,9 +132,9 @@ def test_fewer_executors_leave_between_two_queries(plan: JobPlan) -> None:
     fleet = Numbers(2)
     run, journal = managed(fleet)
     plan = run.begin(plan)
-    for cycle in range(3):
+    for cycle in range(4):
         assert not run.ready
-        run.turn(cycle, plan.layout, {1: 1})
+        run.turn(cycle, plan.layout, {1: 1}, 0)
     assert run.ready and not fleet.killed, "tasks still run there"
     plan = run.laid_out(plan, {1: 1})
     assert fleet.killed == ["1"] and fleet.requested[-1] == 1 and work(plan) == (1, 1)
@@ -137,13 +143,91 @@ def test_fewer_executors_leave_between_two_queries(plan: JobPlan) -> None:
     assert run.laid_out(plan, {1: 1}) is plan, "a restart for another reason changes nothing"
 
 
+_EXECUTOR = "import subprocess; p = subprocess.Popen(['sleep', '60']); print(p.pid, flush=True); p.wait()"
+
+
+def test_workers_know_what_spark_calls_their_executor() -> None:
+    command = [sys.executable, "-c", _EXECUTOR, "--cores", "2", "--executor-id", "17"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as executor:
+        assert executor.stdout is not None
+        daemon = int(executor.stdout.readline())
+        try:
+            assert executor_id(daemon) == "17"
+            assert executor_id(executor.pid) is None, "local mode, or another cluster's way"
+        finally:
+            os.kill(daemon, signal.SIGKILL)
+    assert executor_id(daemon) is None, "it is gone"
+
+
+def emptying(plan: JobPlan) -> tuple[Executors, Numbers, Journal, JobPlan]:
+    """A job that could do with one of its two executors; the other one has slices."""
+    fleet = Numbers(2)
+    run, journal = managed(fleet)
+    plan = run.begin(plan)
+    for cycle in range(3):
+        assert run.leaving == frozenset()
+        run.turn(cycle, plan.layout, {1: 1}, None)
+    assert run.leaving == {"1"} and not run.ready
+    return run, fleet, journal, plan
+
+
+# chronostream: an executor is emptied by moves before it is let go
+def test_an_executor_is_emptied_before_it_is_let_go(plan: JobPlan) -> None:
+    run, fleet, journal, plan = emptying(plan)
+    run.turn(4.0, plan.layout, {1: 1}, 1)
+    assert not run.ready
+    run.turn(5.5, plan.layout, {1: 1}, 0)
+    assert run.ready and "executors 1 have no slices to give away after 3.5 s" in said(journal)
+    fleet.there.insert(0, "9")  # another one has come meanwhile, and the emptied one goes all the same
+    run.laid_out(plan, {1: 1})
+    assert "1" in fleet.killed and "9" not in fleet.killed and run.leaving == frozenset()
+    assert "are let go" in said(journal)
+
+
+def test_an_executor_that_cannot_be_emptied_in_time_is_let_go_nevertheless(plan: JobPlan) -> None:
+    run, _, journal, plan = emptying(plan)
+    run.turn(31.9, plan.layout, {1: 1}, 2)
+    assert not run.ready
+    run.turn(32.0, plan.layout, {1: 1}, 2)
+    assert run.ready and "still have 2 slices after 30.0 s: others load them after the restart" in said(journal)
+
+
+def test_an_executor_gets_its_slices_back_if_it_is_needed_again(plan: JobPlan) -> None:
+    run, _, journal, plan = emptying(plan)
+    run.turn(4.0, plan.layout, {1: 4}, 1)
+    assert run.leaving == frozenset() and not run.ready and "more are needed again" in said(journal)
+
+
+def test_executors_are_let_go_and_fetched_by_hand(plan: JobPlan) -> None:
+    fleet = Numbers(2)
+    run, journal = managed(fleet)
+    plan = run.begin(plan)
+    for wrong in (0, 4):
+        with pytest.raises(ConfigError, match=rf"executors=\(1, 3\) does not allow {wrong} executors"):
+            run.ask(wrong)
+    run.ask(1)
+    run.turn(0.0, plan.layout, {1: 4}, 3)
+    run.turn(1.0, plan.layout, {1: 4}, 3)
+    assert run.leaving == {"1"} and not run.ready, "although the load wants more"
+    run.turn(2.0, plan.layout, {1: 4}, 0)
+    plan = run.laid_out(plan, {1: 4})
+    assert fleet.killed == ["1"] and "2 → 1, because it was asked for" in said(journal)
+    run.began(3.0, 1.0)
+    run.ask(3)
+    run.turn(4.0, plan.layout, {1: 1}, 0)
+    assert fleet.requested[-1] == 3 and run.leaving == frozenset()
+    unmanaged = Executors(Journal(), fleet)
+    with pytest.raises(ConfigError, match=r"give it executors=\(min, max\), on a cluster"):
+        unmanaged.ask(1)
+
+
 def test_a_release_is_withdrawn_if_the_load_comes_back_before_the_border(plan: JobPlan) -> None:
     run, journal = managed(Numbers(2))
     plan = run.begin(plan)
-    for cycle in range(3):
-        run.turn(cycle, plan.layout, {1: 1})
+    for cycle in range(4):
+        run.turn(cycle, plan.layout, {1: 1}, 0)
     assert run.ready
-    run.turn(3.0, plan.layout, {1: 4})
+    run.turn(4.0, plan.layout, {1: 4}, 0)
     assert not run.ready and "more are needed again" in said(journal)
 
 
@@ -152,16 +236,16 @@ def test_executors_that_do_not_come_are_no_longer_waited_for(plan: JobPlan, came
     fleet = Numbers(2)
     run, journal = managed(fleet)
     plan = run.laid_out(run.begin(plan), {1: 1})
-    for cycle in range(3):
-        run.turn(cycle, plan.layout, {1: 1})
+    for cycle in range(4):
+        run.turn(cycle, plan.layout, {1: 1}, 0)
     plan = run.laid_out(plan, {1: 1})  # one is left
     fleet.there.remove("1")
     run.began(3.0, 1.0)
-    run.turn(4.0, plan.layout, {1: 8})
+    run.turn(4.0, plan.layout, {1: 8}, 0)
     assert fleet.requested[-1] == 3
     for _ in range(came):
         fleet.come()
-    run.turn(4.0 + PATIENCE_S, plan.layout, {1: 8})
+    run.turn(4.0 + PATIENCE_S, plan.layout, {1: 8}, 0)
     assert fleet.requested[-1] == total and "did not register within 60 s: the cluster may be full" in said(journal)
     assert run.ready == bool(came), "those that came are used"
 
@@ -171,10 +255,10 @@ def test_a_refused_request_is_held(plan: JobPlan) -> None:
     run, journal = managed(fleet)
     plan = run.begin(plan)
     fleet.refuses = True
-    run.turn(0.0, plan.layout, {1: 8})
+    run.turn(0.0, plan.layout, {1: 8}, 0)
     asked = len(fleet.requested)
     for cycle in range(POLICY.calm_cycles):
-        run.turn(1.0 + cycle, plan.layout, {1: 8})
+        run.turn(1.0 + cycle, plan.layout, {1: 8}, 0)
     assert "the cluster manager refused" in said(journal) and len(fleet.requested) == asked, "not asked again at once"
 
 
@@ -196,7 +280,7 @@ def test_observing_only_says_what_it_would_do(plan: JobPlan) -> None:
     run, journal = managed(fleet, observe_only=True)
     assert run.begin(plan) is plan
     for cycle in range(3):
-        run.turn(cycle, plan.layout, {1: 1})
+        run.turn(cycle, plan.layout, {1: 1}, 0)
     assert "3 → 1" in said(journal) and "withheld: observing only" in said(journal)
     assert not fleet.requested and not fleet.killed and not run.ready
 

@@ -12,6 +12,7 @@ from math import ceil
 
 from headrace.control.decisions import Decision, Expectation
 
+BY_HAND = "it was asked for"
 PATIENCE_S = 60.0
 """How long executors that were asked for may take to register: standalone takes 5 to 7 s, containers longer."""
 
@@ -95,6 +96,15 @@ def decide_executors(policy: ExecutorPolicy, calm: Calm, seen: Sight) -> Executo
         return ExecutorProvision(Calm())
     calm = replace(calm, cycles=calm.cycles + 1, enough=max(calm.enough, enough))
     return ExecutorProvision(calm) if calm.cycles < policy.calm_cycles else _fewer(policy, calm, seen)
+
+
+def obey(policy: ExecutorPolicy, seen: Sight, asked: int) -> ExecutorProvision:
+    """What was asked for by hand, as far as the job can run with it."""
+    executors = max(asked, ceil(seen.demand.minimum / policy.cores))
+    if executors == seen.there:
+        return ExecutorProvision(Calm())
+    evidence = {"asked": asked, "slots": seen.there * policy.cores, "gap_s": seen.gap_s}
+    return ExecutorProvision(Calm(), executors, _decision(seen, executors, BY_HAND, evidence))
 
 
 def _more(policy: ExecutorPolicy, seen: Sight) -> ExecutorProvision:

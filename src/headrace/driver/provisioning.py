@@ -1,7 +1,8 @@
 """Requests and releases executors to match what the controller wants, and counts them.
 
-``control.executors`` decides. A change waits until the executors are there, then for a cut, where the
-supervisor stops the query, calls ``laid_out`` and starts it again with another layout.
+``control.executors`` decides, or the user. More executors are waited for until they are there and warm; those that are to go
+are emptied first, by moves while the job runs. Then a change waits for a cut, where the supervisor stops the query, calls
+``laid_out`` and starts it again with another layout; slices stay near where they were, and new executors get theirs by moves.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from typing import Protocol
 
 from headrace.actuate.ledger import Ledger
 from headrace.control.decisions import Decision, compare
-from headrace.control.executors import PATIENCE_S, Calm, Demand, ExecutorPolicy, Sight, decide_executors
+from headrace.control.executors import BY_HAND, PATIENCE_S, Calm, Demand, ExecutorPolicy, Sight, decide_executors, obey
 from headrace.driver.journal import Journal
-from headrace.errors import EnvironmentMissingError
+from headrace.errors import ConfigError, EnvironmentMissingError
 from headrace.graph.slots import Subtasks, elastic_legs, fitted_layout, min_slots, roomy, slots_of
 from headrace.graph.stages import Layout
 from headrace.runtime.plan import JobPlan
@@ -28,6 +29,8 @@ _USUAL_GAP_S = 5.0
 _QUIET_S = 1.0
 """Executors that were starting already when fewer were asked for come within this time of the others."""
 _POLL_S = 0.05
+_EMPTY_S = 30.0
+"""How long slices may take to leave executors; what is there then is loaded by others after the restart."""
 _SETTLED_S = 2.0
 """Executors that have come or gone: so long after the last change they are taken for those that there are."""
 
@@ -50,7 +53,7 @@ class Fleet(Protocol):
 class ExecutorChange:
     """What is under way: executors to have after the next restart, once they are ``ready``.
 
-    ``warming`` runs while those that came get ready to work.
+    ``warming`` runs while those that came get ready to work. ``leaving`` are emptied before they are let go.
     """
 
     decision: Decision
@@ -59,6 +62,7 @@ class ExecutorChange:
     until_s: float
     ready: bool = False
     warming: Thread | None = None
+    leaving: tuple[str, ...] = ()
 
 
 class Executors:
@@ -77,6 +81,7 @@ class Executors:
         self._first: int | None = None
         self._calm = Calm()
         self._change: ExecutorChange | None = None
+        self._asked: int | None = None
         self._restarted: ExecutorChange | None = None
         self._gap_s = _USUAL_GAP_S
         self._seen: tuple[tuple[str, ...], float] = ((), 0.0)
@@ -88,6 +93,21 @@ class Executors:
     def ready(self) -> bool:
         """Whether the query is to be restarted at the next cut."""
         return self._change is not None and self._change.ready
+
+    @property
+    def leaving(self) -> frozenset[str]:
+        """Executors that are to own no slices any more."""
+        return frozenset(self._change.leaving) if self._change is not None else frozenset()
+
+    def ask(self, total: int) -> None:
+        """Have so many in all, as soon as no other change is under way."""
+        if self._policy is None or self._observe_only:
+            raise ConfigError("the executors of this run are not managed: give it executors=(min, max), on a cluster")
+        if not self._policy.minimum <= total <= self._policy.maximum:
+            raise ConfigError(
+                f"executors={self._policy.minimum, self._policy.maximum} does not allow {total} executors"
+            )
+        self._asked = total
 
     def executor_s(self) -> float | None:
         """Seconds of executors so far; None where there are none, or none was counted."""
@@ -131,15 +151,22 @@ class Executors:
         )
         return True
 
-    def turn(self, at_s: float, layout: Layout, wanted: Subtasks) -> None:
-        """One interval: decide, or go on with what was decided."""
+    def turn(self, at_s: float, layout: Layout, wanted: Subtasks, left: int | None) -> None:
+        """One interval: decide, or go on with what was decided. ``left`` are the slices that executors which are leaving have
+        still to give away; None if nobody knows yet that they are.
+        """
         if self._fleet is None or self._policy is None:
             return
         demand = self._demand(layout, wanted)
+        asked, self._asked = (self._asked, None) if self._change is None else (None, self._asked)
         if self._change is None:
-            self._decide(at_s, demand)
-        elif self._change.total < self._change.before:
-            self._withdraw_if(self._policy.executors(demand.wanted, demand.minimum) > self._change.total)
+            self._decide(at_s, demand, asked)
+        elif self._change.leaving:
+            needed = self._policy.executors(demand.wanted, demand.minimum) > self._change.total
+            if needed and self._change.decision.reason != BY_HAND:
+                self._withdraw()
+            elif not self._change.ready:
+                self._wait_until_empty(at_s, self._change, left)
         elif not self._change.ready:
             self._wait_on(at_s, self._change)
 
@@ -154,7 +181,9 @@ class Executors:
         if change is None and plan.layout.slots <= len(self._ids()) * self._policy.cores:
             return plan
         self._restarted = change
-        return self._laid_out(plan, wanted, change.total if change is not None else len(self._ids()))
+        if change is None:
+            return self._laid_out(plan, wanted, len(self._ids()))
+        return self._laid_out(plan, wanted, change.total, change.leaving)
 
     def began(self, at_s: float, gap_s: float) -> None:
         """Sources read again after ``gap_s``: if that was for a change, it is over, and the rest begins."""
@@ -184,10 +213,14 @@ class Executors:
         room = slots_of(layout, roomy(layout, wanted))
         return Demand(slots_of(layout, wanted), room, min_slots(layout), lacking)
 
-    def _decide(self, at_s: float, demand: Demand) -> None:
+    def _decide(self, at_s: float, demand: Demand, asked: int | None) -> None:
         assert self._fleet is not None and self._policy is not None
         there = len(self._ids())
-        provision = decide_executors(self._policy, self._calm, Sight(at_s, there, demand, self._gap_s))
+        seen = Sight(at_s, there, demand, self._gap_s)
+        if asked is not None:
+            provision = obey(self._policy, seen, asked)
+        else:
+            provision = decide_executors(self._policy, self._calm, seen)
         self._calm, decision = provision.calm, provision.decision
         if decision is not None and self._observe_only:
             decision = replace(decision, withheld="observing only")
@@ -196,9 +229,22 @@ class Executors:
         if decision is None or provision.executors is None or self._observe_only:
             return
         total = provision.executors
-        self._change = ExecutorChange(decision, there, total, at_s + PATIENCE_S, ready=total <= there)
+        leaving = self._ids()[total:]
+        until_s = at_s + (_EMPTY_S if leaving else PATIENCE_S)
+        self._change = ExecutorChange(decision, there, total, until_s, ready=total == there, leaving=leaving)
         if total > there and not self._fleet.request(total):
             self._give_up("the cluster manager refused")
+
+    def _wait_until_empty(self, at_s: float, change: ExecutorChange, left: int | None) -> None:
+        if left != 0 and at_s < change.until_s:
+            return
+        those, waited_s = f"executors {', '.join(change.leaving)}", at_s - change.decision.at_s
+        if left:
+            told = f"{those} still have {left} slices after {waited_s:.1f} s: others load them after the restart"
+        else:
+            told = f"{those} have no slices to give away after {waited_s:.1f} s: they are let go at a cut"
+        self._journal.say("provision", told)
+        self._change = replace(change, ready=True)
 
     def _wait_on(self, at_s: float, change: ExecutorChange) -> None:
         """First until they have registered, then until they have warmed up."""
@@ -227,25 +273,25 @@ class Executors:
         self._journal.say("hold", f"executors: {why}; the job goes on with those there are")
         self._change, self._calm = None, Calm(rest=self._policy.calm_cycles)
 
-    def _withdraw_if(self, needed: bool) -> None:
-        if needed:
-            self._journal.say("hold", "executors: none is let go, because more are needed again")
-            self._change = None
+    def _withdraw(self) -> None:
+        self._journal.say("hold", "executors: none is let go, because more are needed again")
+        self._change = None
 
-    def _laid_out(self, plan: JobPlan, wanted: Subtasks, total: int) -> JobPlan:
-        """Release what is beyond the total, and lay the job out for the slots of the others."""
+    def _laid_out(self, plan: JobPlan, wanted: Subtasks, total: int, leaving: Sequence[str] = ()) -> JobPlan:
+        """Release what is beyond the total, first those that are leaving, and lay the job out for the slots of the others."""
         assert self._fleet is not None and self._policy is not None
         cores, minimum = self._policy.cores, min_slots(plan.layout)
         self._wait_for(ceil(minimum / cores))
-        ids = self._ids()
+        ids = sorted(self._ids(), key=lambda name: name in leaving)
         if len(ids) * cores < minimum:
             raise EnvironmentMissingError(
                 f"the job needs {minimum} task slots at least, but only {len(ids)} executors of {cores} came "
                 f"within {PATIENCE_S:g} s; give it a larger cluster, or steps a lower minimum parallelism"
             )
-        if ids[total:]:
-            self._fleet.kill(ids[total:])
-            self._released.update(ids[total:])
+        if surplus := tuple(ids[total:]):
+            self._fleet.kill(surplus)
+            self._released.update(surplus)
+            self._journal.say("provision", f"executors {', '.join(surplus)} are let go")
         self._fleet.request(total)
         layout = fitted_layout(plan.layout, wanted, min(total, len(ids)) * cores)
         # Workers keep subtasks in memory by run: those of the layout before must not be taken for the new ones.

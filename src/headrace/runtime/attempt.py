@@ -64,18 +64,20 @@ def run_attempt(
     channel: Channel,
     cache: Cache,
     near: Near | None = None,
+    executor: str | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of one subtask for the next stage, until the cut that ends the batch has been made.
 
     In real-time mode it is in the version log when this returns; stage by stage it is durable, and described.
-    ``near`` is the node that keeps copies of state here, if any does.
+    ``near`` is the node that keeps copies of state here, if any does, ``executor`` what Spark calls the executor.
     """
     inbox = Inbox(plan.settings.queue_bytes)
     read_into(inbox, batches)
     timeout_s = plan.settings.join_timeout_s
     inventory = cache.inventory(plan.run, stage)
     node = near.node if near is not None else None
-    channel.tell(Hello(stage, index, query, batch, inventory, socket.gethostname(), os.getppid(), os.getpid(), node))
+    who = socket.gethostname(), os.getppid(), os.getpid(), node, executor
+    channel.tell(Hello(stage, index, query, batch, inventory, *who))
     ticket = channel.wait(Planned, timeout_s).ticket
     subtask = cache.take(plan, stage, ticket)
     done = False

@@ -55,7 +55,7 @@ class Inventory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Hello(_FromSubtask, frozen=True, tag="hello"):
     """HELLO: a subtask has started, in process ``pid`` that ``daemon`` forked on ``host``, for a batch of Spark's.
 
-    ``node`` keeps copies of state there, if any does.
+    ``node`` keeps copies of state there, if any does; ``executor`` is what Spark calls the executor.
     """
 
     query: int
@@ -65,6 +65,7 @@ class Hello(_FromSubtask, frozen=True, tag="hello"):
     daemon: int
     pid: int
     node: CopyNode | None
+    executor: str | None
 
 
 class Loaded(_FromSubtask, frozen=True, tag="loaded"):

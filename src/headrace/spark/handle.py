@@ -131,6 +131,14 @@ class Run(Supervisor):
         if subtasks > there.subtasks:
             self._loop.post(RestartAsked(f"step {step!r} gets {subtasks} subtasks, and Spark runs {there.subtasks}"))
 
+    def provision(self, executors: int) -> None:
+        """Have so many executors, of those that ``executors=(min, max)`` allows.
+
+        New ones get subtasks at a cut once they are there, and slices while everything runs; those that are to go are
+        emptied first. From then on they follow the load again.
+        """
+        self._executors.ask(executors)
+
     def rebalance(self) -> None:
         """Move slices of keyed steps now, so that their subtasks have loads as even as can be."""
         moving, tables = self._machine.moving, list(self._machine.members.tables)

@@ -30,6 +30,7 @@ from headrace.driver.protocol.events import (
     CutHappened,
     Heard,
     LaidOut,
+    LeavingGiven,
     Lost,
     MovesAsked,
     OrdersGiven,
@@ -211,7 +212,12 @@ class Supervisor:
         if self._machine.phase != "running" or not self._steering.due(now_s):
             return
         self._steering.turn(now_s, self._machine.hearing.unseen(), self._ranks())
-        self._executors.turn(time.time(), self.plan.layout, self._steering.wanted(self.plan.layout))
+        members, wanted = self._machine.members, self._steering.wanted(self.plan.layout)
+        known = members.leaving == self._executors.leaving
+        left = members.left(self._machine.moving.stages) if known else None
+        self._executors.turn(time.time(), self.plan.layout, wanted, left)
+        if self._executors.leaving != members.leaving:
+            self._loop.post(LeavingGiven(self._executors.leaving))
         if self._executors.ready:
             self._loop.post(RestartAsked("other executors are ready"))
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
+import psutil
 import pyarrow as pa
 from pyspark import TaskContext
 
@@ -43,7 +45,18 @@ class StageTask:
         keeps = self.plan.eager and self.plan.settings.backup
         near = own_node(self.plan.checkpoint, self.address, os.getppid()) if keeps else None
         try:
-            yield from run_attempt(self.plan, self.stage, index, batch, self.query, batches, channel, _cache, near)
+            yield from run_attempt(
+                self.plan,
+                self.stage,
+                index,
+                batch,
+                self.query,
+                batches,
+                channel,
+                _cache,
+                near,
+                executor_id(os.getppid()),
+            )
         except GeneratorExit:
             raise
         except Exception as error:
@@ -51,6 +64,19 @@ class StageTask:
             raise
         finally:
             _watchdog.rest()
+
+
+def executor_id(daemon: int) -> str | None:
+    """What Spark calls the executor that a Python daemon is of; None in local mode, or if nobody says.
+
+    Spark tells tasks nothing of it, but starts the executor's process with it.
+    """
+    try:
+        executor = psutil.Process(daemon).parent()
+        started = executor.cmdline() if executor is not None else []
+    except psutil.Error:
+        return None
+    return next((value for name, value in pairwise(started) if name == "--executor-id"), None)
 
 
 def _client(address: Address, lease_s: float) -> ChannelClient:

@@ -95,7 +95,7 @@ class Subtask(Taking):
         self.described: Description | None = None
         self.ended = self.durable = self.reporting = False
         inventory = Inventory(*process.kept[:2]) if process.kept is not None else None
-        self.tell(Hello(stage, index, query.number, query.batch, inventory, "host", 1, 2, None))
+        self.tell(Hello(stage, index, query.number, query.batch, inventory, "host", 1, 2, None, None))
         self._time_out("joining")
 
     @property

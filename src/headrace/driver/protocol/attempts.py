@@ -123,7 +123,7 @@ class Attempts:
             return []
         self.phase = "loading"
         self.members.editions = self.editions.hold()
-        return self._sent(self.members.plan_all(self._new_attempt(), *self._from(), self.orders))
+        return self._sent(self.members.plan_all(self._new_attempt(), *self._from(), self.orders, self.moving.stages))
 
     def _hello_stage_by_stage(self, sender: bytes, hello: Hello) -> list[Instruction]:
         if self.phase != "loading" or hello.batch != self.members.batch or self.attempt is None:

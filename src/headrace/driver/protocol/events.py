@@ -217,6 +217,13 @@ class MovesAsked:
 
 
 @dataclass(frozen=True, slots=True)
+class LeavingGiven:
+    """These executors are to be let go: as far as others can have it, their subtasks shall own nothing."""
+
+    executors: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
 class BatchEndAsked:
     """Spark's batch shall end at a cut and the next one follow."""
 
@@ -231,7 +238,7 @@ class Tick:
 Event = (
     LogRead | Appended | AppendFailed | EntryRead | NewestSeen | LogUnreadable | Published | PublishFailed | Settled
     | Rewritten | Collected | Mended | EditionRead | Heard | Lost | QueryEnded | LaidOut | OrdersGiven | ScheduleGiven | BatchBegins | BatchWorked
-    | StopAsked | RestartAsked | MovesAsked | RescaleAsked | BatchEndAsked | Tick
+    | StopAsked | RestartAsked | MovesAsked | RescaleAsked | LeavingGiven | BatchEndAsked | Tick
 )  # fmt: skip
 
 

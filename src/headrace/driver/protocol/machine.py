@@ -38,6 +38,7 @@ from headrace.driver.protocol.events import (
     Heard,
     Instruction,
     LaidOut,
+    LeavingGiven,
     LogRead,
     LogUnreadable,
     Lost,
@@ -137,6 +138,8 @@ class Machine(Ordering):
                 return self.give_orders(self.orders)
             case OrdersGiven(orders):
                 return self.give_orders(orders)
+            case LeavingGiven(executors):
+                self.members.leaving = executors
             case ScheduleGiven(schedule):
                 return self.give_orders(msgspec.structs.replace(self.orders, schedule=schedule))
             case BatchBegins() | BatchWorked():
@@ -199,8 +202,7 @@ class Machine(Ordering):
         self.cut = self._manifest = None
         self.publications.add(self.base)
         self.moving.see(list(cut.descriptions.values()))
-        for stage, table in cut.tables.items():
-            self.members.tables[stage] = table
+        self.members.change(cut.tables)
         self.pace.logged(cut)
         self.logged_cuts += 1
         self.retries.progress(now_s)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from headrace.runtime.messages import Hello, Loaded, Place, Planned, Reply
@@ -24,9 +25,8 @@ class Member:
 
 @dataclass(slots=True)
 class Members:
-    """``tables`` say who owns which slices in the attempt, stage by stage, ``nodes`` have copies of state.
-
-    ``editions`` are what lookups begin the attempt with.
+    """``tables`` say who owns which slices in the attempt, stage by stage, ``nodes`` have copies of state. Executors that are
+    ``leaving`` shall own nothing, as far as others can. ``editions`` are what lookups begin the attempt with.
     """
 
     plan: JobPlan
@@ -36,6 +36,7 @@ class Members:
     _standbys: Standbys = field(default_factory=Standbys)
     nodes: tuple[CopyNode, ...] = ()
     editions: dict[str, str] = field(default_factory=dict)
+    leaving: frozenset[str] = frozenset()
     _began: bool = False
     _holders: dict[StageSlice, tuple[str, ...]] = field(default_factory=dict)
     _backups: dict[StageSlice, tuple[str, ...]] = field(default_factory=dict)
@@ -83,9 +84,15 @@ class Members:
         self._began = self._began or self.all_loaded
         return True
 
-    def plan_all(self, attempt: Attempt, base: Token | None, entry: int, orders: Orders) -> list[Reply]:
-        """Everybody's ticket, where all stages run at the same time; slices stay where they are in memory."""
-        self.tables = [self._assign(stage.index, base, orders) for stage in self.plan.layout.stages]
+    def plan_all(
+        self, attempt: Attempt, base: Token | None, entry: int, orders: Orders, movable: Collection[int] = ()
+    ) -> list[Reply]:
+        """Everybody's ticket, where all stages run at the same time; slices stay where they are in memory, or on a node.
+
+        Executors that are new get theirs by moves, in stages where slices are ``movable``.
+        """
+        self._holders = self._holders_now()
+        self.tables = [self._assign(s.index, base, orders, s.index in movable) for s in self.plan.layout.stages]
         for member in self.by_place.values():
             member.loaded = False
         self._place_copies()
@@ -120,46 +127,90 @@ class Members:
         )
 
     def resized(self, stage: int, orders: Orders) -> Table:
-        """A stage's table for as many subtasks as are ordered; those that own slices stay as far as they can."""
-        n, table = self.active(stage, orders), self.tables[stage]
-        busy = owners(table)
-        if len(busy) == n:
+        """A stage's table for as many subtasks as are ordered, none of them on an executor that is leaving; those that own
+        slices stay as far as they can.
+        """
+        table, staying = self.tables[stage], self._staying(stage)
+        n = min(self.active(stage, orders), len(staying))
+        busy = [index for index in owners(table) if index in staying]
+        if len(busy) == n == len(owners(table)):
             return table
-        idle = [index for index in range(self.plan.layout.stages[stage].subtasks) if index not in busy]
+        idle = [index for index in staying if index not in busy]
         return levelled(table, sorted([*busy, *idle][:n]))
 
-    def _assign(self, stage: int, base: Token | None, orders: Orders) -> Table:
-        """Who owns what: who holds it in memory, as far as loads stay level."""
-        n, slices = self.active(stage, orders), self.plan.slices_of(stage)
+    def change(self, tables: Mapping[int, Table]) -> None:
+        """Slices have other owners since a cut; who stands by for them follows from that."""
+        for stage, table in tables.items():
+            self.tables[stage] = table
+        if tables:
+            self._stand_by()
+
+    def left(self, movable: Collection[int]) -> int:
+        """How many slices executors that are leaving have still to give away."""
+        return sum(owner not in self._staying(stage) for stage in movable for owner in self.tables[stage])
+
+    def _staying(self, stage: int) -> list[int]:
+        """The subtasks of a stage on executors that are not leaving; all, if there are no others."""
+        every = range(self.plan.layout.stages[stage].subtasks)
+        return [i for i in every if self.by_place[stage, i].hello.executor not in self.leaving] or [*every]
+
+    def _assign(self, stage: int, base: Token | None, orders: Orders, movable: bool) -> Table:
+        """Who owns what: who holds it in memory, or has it on its node, as far as loads stay level."""
+        staying, slices = self._staying(stage), self.plan.slices_of(stage)
+        n = min(self.active(stage, orders), len(staying))
         held = {
             index: hello.inventory.slices
             for (at, index), hello in sorted((place, member.hello) for place, member in self.by_place.items())
-            if at == stage and hello.inventory is not None and hello.inventory.version == base
+            if at == stage and hello.inventory is not None and hello.inventory.version == base and index in staying
         }
         holders = [index for index in held if held[index]]
-        others = [index for index in range(self.plan.layout.stages[stage].subtasks) if index not in holders]
+        having = {node for (at, _), nodes in self._holders.items() if at == stage for node in nodes}
+        others = [index for index in staying if index not in holders]
+        others.sort(key=lambda index: self._node_of(stage, index) not in having)
         subtasks = sorted((holders + others)[:n])
         known: list[int | None] = [None] * slices
         for index in subtasks:
             for slice in held.get(index, ()):
                 if slice < slices and known[slice] is None:
                     known[slice] = index
-        return levelled(known, subtasks) if any(owner is not None for owner in known) else dealt(slices, subtasks)
+        self._stay_near(stage, known, subtasks)
+        if all(owner is None for owner in known):
+            return dealt(slices, subtasks)
+        homes = {self._node_of(stage, owner) for owner in known if owner is not None}
+        there = [index for index in subtasks if self._node_of(stage, index) in homes]
+        return levelled(known, there if movable else subtasks)
+
+    def _stay_near(self, stage: int, known: list[int | None], subtasks: Sequence[int]) -> None:
+        """Give slices that nobody has in memory to subtasks on the first node that has them, its owner's before others."""
+        loads = Counter(owner for owner in known if owner is not None)
+        at: dict[str | None, list[int]] = {}
+        for index in subtasks:
+            at.setdefault(self._node_of(stage, index), []).append(index)
+        for slice in (slice for slice, owner in enumerate(known) if owner is None):
+            node = next((node for node in self._holders.get((stage, slice), ()) if node in at), None)
+            if node is not None:
+                known[slice] = least = min(at[node], key=lambda index: (loads[index], index))
+                loads[least] += 1
 
     def _place_copies(self) -> None:
         """Which nodes keep copies of which slices, and partitions, now that these have owners."""
-        present = {member.hello.node.name: member.hello.node for member in self.by_place.values() if member.hello.node}
-        roster = sorted(present)
+        present = self._present()
+        holding = {name for names in self._holders.values() for name in names}
+        known = {node.name: node for node in self.nodes if node.name in holding} | present
+        self.nodes = tuple(known[name] for name in sorted(known))
+        self._stand_by()
+
+    def _stand_by(self) -> None:
         homes = {
             (stage, slice): self._node_of(stage, owner)
             for stage, table in enumerate(self.tables)
             for slice, owner in enumerate(table)
         }
-        self._holders = self._holders_now()
-        holding = {name for names in self._holders.values() for name in names}
-        known = {node.name: node for node in self.nodes if node.name in holding} | present
-        self.nodes = tuple(known[name] for name in sorted(known))
+        roster = sorted(self._present())
         self._backups = self._standbys.place(homes, roster, self.plan.settings.backup or 0) if roster else {}
+
+    def _present(self) -> dict[str, CopyNode]:
+        return {member.hello.node.name: member.hello.node for member in self.by_place.values() if member.hello.node}
 
     def backups(self, stage: int) -> list[tuple[str, ...]]:
         """For each slice of a stage, the nodes that keep copies of it."""

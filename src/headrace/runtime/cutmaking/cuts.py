@@ -200,6 +200,8 @@ class Cuts:
         for operator in self._operators.values():
             operator.adopted(slices)
         self._intake.go_on()
+        if self._feeder is not None:
+            self._feeder.own([(id, slice) for id in self._stores for slice in self.holdings.mine])
         self._told = Adopted(self._stage, self._index, token, (now - self._given_us) / 1e3)
         self._control.tell(self._told)
 

@@ -61,7 +61,7 @@ class Feeder:
         self._counts: dict[str, int] = {}
         self._lock = threading.Lock()
         self._queue: queue.Queue[list[StoredChange] | None] = queue.Queue(_WAITING)
-        self._closing = threading.Event()
+        self._closing, self._known = threading.Event(), False
         self._thread = threading.Thread(target=self._work, name="headrace-copies", daemon=True)
         self._thread.start()
 
@@ -71,6 +71,12 @@ class Feeder:
             self._queue.put_nowait(stored)
         except queue.Full:
             self._count("uncopied", len(stored))
+
+    def own(self, keys: Sequence[SliceKey]) -> None:
+        """Slices have come or gone: the own node is to have all that are here now; those that stood by go on doing so."""
+        self._keys, self._known = keys, False
+        with suppress(queue.Full):  # what waits will be followed by the news
+            self._queue.put_nowait([])
 
     def take_counts(self) -> dict[str, int]:
         """Blocks that were copied, and those that were not, since this was last asked."""
@@ -87,11 +93,13 @@ class Feeder:
     def _work(self) -> None:
         holders = [connect() for connect, _ in self._nodes]
         try:
-            untold, told_s = self._hold(holders, range(len(holders))), time.monotonic()
-            while (stored := self._queue.get()) is not None and not self._closing.is_set():
-                if time.monotonic() - told_s > self._tell_every_s:
-                    untold, told_s = list(range(len(holders))), time.monotonic()
+            untold, told_s = list[int](), time.monotonic()
+            while True:
+                if not self._known or time.monotonic() - told_s > self._tell_every_s:
+                    self._known, untold, told_s = True, list(range(len(holders))), time.monotonic()
                 untold = self._hold(holders, untold)
+                if (stored := self._queue.get()) is None or self._closing.is_set():
+                    break
                 if stored:
                     self._copy(stored, holders)
         finally:
