@@ -16,7 +16,7 @@ import pytest
 from rich.console import Console
 
 import headrace as hr
-from headrace.cli.run import Lines, places, progress
+from headrace.cli.run import Lines, places, progress, summary
 from headrace.cli.watching import Watch, cut_words
 from headrace.config import Settings
 from headrace.driver.journal import Journal
@@ -157,3 +157,14 @@ def test_how_far_a_run_has_got_is_its_last_cut_with_its_age_and_what_waits_for_s
     assert cut_words(status) == "cut 17, 0.4 s ago"
     status.unpublished = 12
     assert cut_words(status) == "cut 17, 0.4 s ago, 12 unpublished"
+
+
+@pytest.mark.parametrize(
+    ("took_s", "wanted_s", "words"),
+    [(None, 5.0, ""), (3.21, 5.0, ", recovered in 3.2 s at most, of 5 s wanted"), (3.21, None, ", recovered in 3.2 s at most")],
+)  # fmt: skip
+def test_the_end_says_what_recovery_took(took_s: float | None, wanted_s: float | None, words: str) -> None:
+    unknown = dict.fromkeys(("cut_ms", "p50_ms", "late", "shed", "skipped"))
+    answer = {"job": "j", "state": "finished", "items": 7, "seconds": 2.0, "cuts": 3, "restarts": 1} | unknown
+    said = summary(answer | {"recovery_s": took_s, "recovery_wanted_s": wanted_s}).plain
+    assert said == f"j finished: 7 records in 2.0 s, 3 cuts, 1 restarts{words}"

@@ -48,7 +48,7 @@ def run(
     seconds: Annotated[float | None, typer.Option(min=0.0, help="Stop cleanly after so many seconds.")] = None,
     commit: Annotated[str | None, typer.Option(help="Time between cuts, for example '200 ms'.")] = None,
     recovery: Annotated[
-        str | None, typer.Option(help="How much input a failure may repeat, for example '5 s'.")
+        str | None, typer.Option(help="How soon after a failure there are to be new results, for example '5 s'.")
     ] = None,
     parallelism: arguments.Parallelism = None,
     executors: Annotated[
@@ -220,4 +220,8 @@ def summary(answer: dict[str, Any]) -> Text:
     for what in ("late", "shed", "skipped", "restarts"):
         if answer[what]:
             text.append(f", {answer[what]:,} {what}", style="yellow")
+    if answer["recovery_s"] is not None:
+        wanted_s = answer["recovery_wanted_s"]
+        against = f" at most, of {in_words(wanted_s)} wanted" if wanted_s is not None else " at most"
+        text.append(f", recovered in {answer['recovery_s']:.1f} s{against}", style="yellow")
     return text

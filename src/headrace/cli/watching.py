@@ -194,6 +194,8 @@ def run_figures(watch: Watch, resources: TreeWatch) -> dict[str, Any]:
         "longest_gap_ms": None,
         "longest_stop_ms": 1000 * max(gap.seconds for gap in gaps) if gaps else None,
         "restarts": status.restarts,
+        "recovery_s": watch.handle.recovery_s,
+        "recovery_wanted_s": watch.handle.plan.settings.recovery_s,
         **not_in_results(counted),
         "counters": counted,
     }

@@ -29,7 +29,9 @@ class RunSettings(TypedDict, total=False):
     itself where cuts would hold records up for more than a few percent of the time. Realtime mode only: others have one
     cut at the end of each batch."""
     recovery: Duration | None
-    """How much input a failure may repeat: cuts are at most half of it apart. Realtime mode only."""
+    """How soon after a failure there are to be new results: cuts are so close that what is repeated fits into that, at first
+    half of it; if it was missed for want of copies there are more. What it took is reported against it. Realtime mode
+    only."""
     flush: Duration
     """The longest time a record waits in an output buffer."""
     flush_bytes: Size

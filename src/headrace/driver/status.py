@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
+from headrace.control.recovering import Recovered
 from headrace.measure.report import ChannelId, ChannelReport
 from headrace.measure.summary import EdgeFigures, StepFigures, Summary
 
@@ -52,7 +53,8 @@ class Status:
     ``counters`` follow the reports while it runs, about once a second; in the end they are those of its logged cuts.
     ``cuts`` were logged by this run, ``cut`` is the last one, ``cut_age_s`` how long ago that was: what a failure now would
     repeat. ``unpublished`` cuts wait for their sinks. ``loaded``: slices that the last start loaded, by where from:
-    ``memory`` and ``node`` (a disk) of the own executor, ``peer``, ``checkpoint``. ``steps`` and ``channels`` are the figures of the last reports; what
+    ``memory`` and ``node`` (a disk) of the own executor, ``peer``, ``checkpoint``. ``recovered`` is the last failure that is
+    over: how long that took, and what ``recovery`` promises. ``steps`` and ``channels`` are the figures of the last reports; what
     nobody has measured lately is left out. ``edges`` are the same channels by edge of the plan
     (``run.plan.layout.edges``). ``dropped_events`` are so old that ``decisions()`` no longer has them.
     """
@@ -67,6 +69,7 @@ class Status:
     cut_age_s: float | None = None
     unpublished: int = 0
     loaded: Mapping[str, int] = field(default_factory=dict)
+    recovered: Recovered | None = None
     steps: Mapping[str, StepFigures] = field(default_factory=dict)
     edges: Mapping[int, EdgeFigures] = field(default_factory=dict)
     channels: Mapping[ChannelId, ChannelReport] = field(default_factory=dict)

@@ -74,7 +74,7 @@ class Run(Supervisor):
             self._state or machine.state, machine.logged_cuts, machine.retries.restarts, counters,
             len(machine.hearing.newest), self._journal.dropped, cut,
             time.monotonic() - cut.logged_s if cut is not None else None, len(machine.publications.waiting),
-            self._origins.slices,
+            self._origins.slices, machine.recovering.last,
         )  # fmt: skip
         return status.measured(machine.hearing.summary(time.time()))
 
@@ -183,6 +183,11 @@ class Run(Supervisor):
     def worker_pids(self) -> list[int]:
         """Processes that run subtasks now."""
         return sorted({heard.pid for heard in list(self._machine.hearing.newest.values())})
+
+    @property
+    def recovery_s(self) -> float | None:
+        """What the longest recovery from a failure took, until there were new results; None if there was none."""
+        return self._machine.recovering.longest_s
 
     @property
     def busy_s(self) -> float:

@@ -75,6 +75,7 @@ class Supervisor:
     ) -> None:  # fmt: skip
         self._journal, self._observe_only, self._balanced_s = Journal(), observe_only, 0.0
         self._executors = open_executors(session, plan, self._journal, observe_only=observe_only)
+        more_copies = plan.settings.backup is None
         plan = with_backup(self._executors.begin(plan), session.sparkContext.master)
         if plan.eager:
             check_slots(session, plan.layout.slots)
@@ -85,7 +86,8 @@ class Supervisor:
         self._left = threading.Event()
         if not standby:
             self._take_over(CheckpointLock.take(plan.checkpoint))
-        self._machine = Machine(plan, opened, seconds=seconds, wall_s=time.time() - time.monotonic())
+        wall_s = time.time() - time.monotonic()
+        self._machine = Machine(plan, opened, seconds=seconds, wall_s=wall_s, more_copies=more_copies)
         self._server = ChannelServer(
             _host(session), self._on_message, on_lost=lambda sender: self._loop.post(Lost(sender)),
             lease_s=plan.settings.lease_s,

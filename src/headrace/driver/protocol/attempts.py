@@ -9,6 +9,7 @@ from typing import Literal
 
 import msgspec.structs
 
+from headrace.control.recovering import Recovering
 from headrace.driver.hearing import Hearing
 from headrace.driver.protocol.asking import Asking
 from headrace.driver.protocol.cutting import CutPace, CutUnderWay
@@ -58,11 +59,12 @@ class Attempts:
         self.plan = plan
         self.phase: Phase = "opening"
         self.moving = Moving.of(plan)
-        self.members, self.hearing = Members(plan), Hearing(plan.layout, plan.settings.report_s)
         settings = plan.settings
+        self.members, self.hearing = Members(plan, settings.backup or 0), Hearing(plan.layout, settings.report_s)
         self.pace = CutPace(settings.cut_every_s, settings.longest_cut_s)
         self.asking = Asking(settings.put_off_s)
         self.still, self.editions = Stillness(), Editions.of(plan)
+        self.recovering = Recovering(settings.recovery_s)
         self.base: NumberedCut | None = None
         self.attempt: Attempt | None = None
         self.cut: CutUnderWay | None = None
@@ -143,6 +145,7 @@ class Attempts:
             return mend
         self.phase, self._batch_s = "running", now_s
         self._began_s = self._began_s if self._began_s is not None else now_s
+        self.recovering.began(now_s)
         self.pace.begin(now_s)
         return [*mend, Began(), *self._tell(self.members.senders(), Go(loaded.attempt))]
 

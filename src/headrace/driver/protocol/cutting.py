@@ -120,6 +120,10 @@ class CutPace:
         wanted_s = max(held[len(held) // 2] / _SHARE if held else 0.0, self._worked_s / _SHARE_BEHIND)
         return min(max(self.commit_s, wanted_s), self.longest_s)
 
+    def keep_within(self, commit_s: float, longest_s: float) -> None:
+        """Cuts are to be ``commit_s`` apart, and never further than ``longest_s``."""
+        self.commit_s, self.longest_s = min(commit_s, longest_s), longest_s
+
     def begin(self, now_s: float) -> None:
         """Sources were let go, perhaps with other subtasks than before."""
         self._held_s.clear()

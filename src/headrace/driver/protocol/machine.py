@@ -82,9 +82,11 @@ class Machine(Ordering):
     """One driver of one run."""
 
     def __init__(
-        self, plan: JobPlan, opened: Callable[[int], Opened], *, seconds: float | None = None, wall_s: float = 0.0
-    ) -> None:
+        self, plan: JobPlan, opened: Callable[[int], Opened], *, seconds: float | None = None, wall_s: float = 0.0,
+        more_copies: bool = False,
+    ) -> None:  # fmt: skip
         super().__init__(plan, wall_s)
+        self.members.more_copies = more_copies
         self._opened, self._seconds = opened, seconds
         self.retries, self.settling = Retries(plan.settings.give_up_s), Settling()
         self.logged_cuts = 0
@@ -108,8 +110,12 @@ class Machine(Ordering):
         """What to do now that this has happened."""
         if self.phase == "over":
             return self.publications.on(event, now_s) if isinstance(event, (Published, PublishFailed)) else []
-        out = self._take(event, now_s)
-        return [*out, *self._advance(now_s)]
+        before = self.phase
+        out = [*self._take(event, now_s), *self._advance(now_s)]
+        if self.phase == "stopping" != before and not self._leaving:
+            unnoticed_s = self.plan.settings.lease_s if isinstance(event, Lost) else 0.0
+            self.recovering.failed(now_s - unnoticed_s)
+        return out
 
     def _take(self, event: Event, now_s: float) -> list[Instruction]:
         match event:
@@ -209,12 +215,30 @@ class Machine(Ordering):
         self.finished = manifest.exhausted
         happened = CutHappened(self.base, tuple(cut.descriptions.values()), 1e3 * (now_s - cut.ordered_s))
         out: list[Instruction] = [happened, *self._tell(self.members.senders(), Logged(cut.token))]
+        out += self._recovered(cut.token.cut, now_s)
         if cut.end and self.phase in ("running", "loading"):
             self.phase = "ended"
             if not self.plan.eager:
                 assert self.members.batch is not None
                 out.append(BatchAnswer(self.members.batch, run=True))
         return [*out, *forgotten, *self.upkeep.after(self.base, cut.token.by, self.publications, now_s)]
+
+    def _recovered(self, cut: int, now_s: float) -> list[Instruction]:
+        """A failure may be over: whether in time, and what is to be otherwise the next time."""
+        recovered, settings = self.recovering.logged(cut, now_s), self.plan.settings
+        if recovered is None:
+            return []
+        told = [recovered.sentence()]
+        within_s = self.recovering.interval_s
+        if within_s is not None and self.plan.eager:
+            was_s = self.pace.longest_s
+            self.pace.keep_within(settings.commit_s, within_s)
+            self.asking.put_off_s = min(2 * self.pace.commit_s, within_s - self.pace.commit_s)
+            told += (
+                [f"cuts are at most {within_s:.1f} s apart from now on"] if abs(within_s - was_s) > 0.1 * was_s else []
+            )
+            told += self.members.keep_more() if not recovered.in_time else []
+        return [Say("recovery", "; ".join(told), loud=recovered.in_time is False)]
 
     def _discard(self) -> Discard:
         return Discard(
@@ -257,6 +281,7 @@ class Machine(Ordering):
         self.cut = CutUnderWay(self._next_cut(), end=True, ordered_s=now_s, told_s=now_s)
         self._worked, self._known_batch = False, event.batch if event.known else None
         self.phase = "loading"
+        self.recovering.began(now_s)
         return [Began(), BatchAnswer(event.batch, run=True)]
 
     # What is due without having been asked for.

@@ -26,10 +26,13 @@ class Member:
 @dataclass(slots=True)
 class Members:
     """``tables`` say who owns which slices in the attempt, stage by stage, ``nodes`` have copies of state. Executors that are
-    ``leaving`` shall own nothing, as far as others can. ``editions`` are what lookups begin the attempt with.
+    ``leaving`` shall own nothing, as far as others can. There are ``copies`` of each slice on other nodes; the driver may find
+    out that it needs more, if ``more_copies``. ``editions`` are what lookups begin the attempt with.
     """
 
     plan: JobPlan
+    copies: int = 0
+    more_copies: bool = False
     batch: int | None = None
     by_place: dict[Place, Member] = field(default_factory=dict)
     tables: list[Table] = field(default_factory=list)
@@ -38,6 +41,7 @@ class Members:
     editions: dict[str, str] = field(default_factory=dict)
     leaving: frozenset[str] = frozenset()
     _began: bool = False
+    _far: int = 0
     _holders: dict[StageSlice, tuple[str, ...]] = field(default_factory=dict)
     _backups: dict[StageSlice, tuple[str, ...]] = field(default_factory=dict)
 
@@ -81,6 +85,7 @@ class Members:
         if member is None or member.sender != sender:
             return False
         member.loaded = True
+        self._far += loaded.loading.slices.get("checkpoint", 0)
         self._began = self._began or self.all_loaded
         return True
 
@@ -91,7 +96,7 @@ class Members:
 
         Executors that are new get theirs by moves, in stages where slices are ``movable``.
         """
-        self._holders = self._holders_now()
+        self._holders, self._far = self._holders_now(), 0
         self.tables = [self._assign(s.index, base, orders, s.index in movable) for s in self.plan.layout.stages]
         for member in self.by_place.values():
             member.loaded = False
@@ -144,6 +149,16 @@ class Members:
             self.tables[stage] = table
         if tables:
             self._stand_by()
+
+    def keep_more(self) -> list[str]:
+        """A failure took too long: if there were not copies of all that was loaded, each slice gets one more at the next start.
+
+        Says so, if it is so.
+        """
+        if not self.more_copies or not self._far or self.copies + 1 >= len(self._present()):
+            return []
+        self.copies += 1
+        return [f"{self._far} slices came from the checkpoint: copies are kept on {self.copies} executors from now on"]
 
     def left(self, movable: Collection[int]) -> int:
         """How many slices executors that are leaving have still to give away."""
@@ -207,7 +222,7 @@ class Members:
             for slice, owner in enumerate(table)
         }
         roster = sorted(self._present())
-        self._backups = self._standbys.place(homes, roster, self.plan.settings.backup or 0) if roster else {}
+        self._backups = self._standbys.place(homes, roster, self.copies) if roster else {}
 
     def _present(self) -> dict[str, CopyNode]:
         return {member.hello.node.name: member.hello.node for member in self.by_place.values() if member.hello.node}
