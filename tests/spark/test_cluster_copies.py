@@ -14,7 +14,6 @@ import psutil
 import headrace as hr
 
 RATE, KEYS = 500, 40
-MOST_KILLS = 6
 
 
 def numbered(n: np.ndarray[Any, np.dtype[np.int64]]) -> dict[str, Any]:
@@ -26,31 +25,21 @@ def test_what_killed_workers_and_executors_had_is_loaded_from_copies(cluster: An
     job = hr.Job("copies")
     items = job.source("items", hr.generate(numbered, rate=f"{RATE}/s"), event_time="ts", parallelism=1)
     items.key_by("key").reduce(name="n", n=hr.count(), total=hr.sum("n")).sink("out", hr.rows())
-    run = hr.start(job, spark=cluster, checkpoint=tmp_path)
+    run = hr.start(job, spark=cluster, checkpoint=tmp_path, commit="4 s")  # longer than keepers take to see to a cut
     try:
-        kills = sum(kill_until_copies_are_loaded(run, kill) for kill in KILLS)
+        for kill in KILLS:
+            kill_and_go_on(run, kill)
         until(run, lambda: len(at_work(run)) == 2)  # the executor that came for the last one has subtasks as well
     finally:
         run.stop()
-    assert run.status().state == "stopped" and run.status().restarts == kills
+    assert run.status().state == "stopped" and run.status().restarts == len(KILLS)
     got: dict[int, tuple[int, int]] = {}
     for row in run.rows("out"):
         got[row["key"]] = max(got.get(row["key"], (0, 0)), (row["n"], row["total"]))
     numbers = range(sum(n for n, _ in got.values()))
     mine = {key: [i for i in numbers if i * 7 % KEYS == key] for key in range(KEYS)}
     assert got == {key: (len(its), sum(its)) for key, its in mine.items()}
-    assert sum("slices loaded: " in event.detail for event in run.decisions()) == kills
-
-
-def kill_until_copies_are_loaded(run: Any, kill: Callable[[int, set[int]], None]) -> int:
-    """How many kills that took: copies are made behind all else, and one that lacks the last cut does not count, so the
-    next kill waits for twice as many cuts.
-    """
-    for kills in range(1, MOST_KILLS + 1):
-        loaded = kill_and_go_on(run, kill, cuts=3 * 2 ** (kills - 1))
-        if sum(loaded.get(origin, 0) for origin in ("memory", "node", "peer")) > loaded.get("checkpoint", 0):
-            return kills
-    raise AssertionError(f"{MOST_KILLS} times by {kill.__name__}: {loaded}")
+    assert sum("slices loaded: " in event.detail for event in run.decisions()) >= len(KILLS)
 
 
 def until(run: Any, happened: Callable[[], bool]) -> None:
@@ -59,14 +48,16 @@ def until(run: Any, happened: Callable[[], bool]) -> None:
         assert not run.wait(0.05), "the run ended too early"
 
 
-def kill_and_go_on(run: Any, kill: Callable[[int, set[int]], None], cuts: int) -> dict[str, int]:
-    """Kill on one executor after some cuts; returns from where slices were loaded then."""
-    before = run.status()
-    until(run, lambda: run.status().cuts >= before.cuts + cuts and run.status().counters.get("copied", 0) > 0)
+def kill_and_go_on(run: Any, kill: Callable[[int, set[int]], None]) -> None:
+    """Kill on one executor when copies of the last cut are complete: then they are what is loaded."""
+    until(run, lambda: (cut := run.status().cut) is not None and run.status().copied_cut == cut.number)
+    restarts = run.status().restarts
     daemon, pids = max(at_work(run).items())
     kill(daemon, pids)
-    until(run, lambda: run.status().restarts > before.restarts and run.status().state == "running")
-    return dict(run.status().loaded)
+    until(run, lambda: run.status().restarts > restarts and run.status().state == "running")
+    loaded = dict(run.status().loaded)
+    copies = sum(loaded.get(origin, 0) for origin in ("memory", "node", "peer"))
+    assert copies > loaded.get("checkpoint", 0), (kill.__name__, loaded)
 
 
 def at_work(run: Any) -> dict[int, set[int]]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from driven import Driven, counting, sender, sent
 from durable import CutWriter, MemoryStorage
 from msgspec.structs import replace as with_values
 
+from headrace.driver.farcopies import CopyWatch
 from headrace.driver.hands import Deeds
 from headrace.driver.origins import Origins
 from headrace.driver.protocol.events import (
@@ -25,6 +27,7 @@ from headrace.runtime.messages import Adopted, Loaded, Planned, Prepare, Prepare
 from headrace.runtime.plan import JobPlan, Ticket
 from headrace.state.copies.nearest import NOTHING_LOADED, Loading
 from headrace.state.copies.placement import CopyNode
+from headrace.state.durable.manifest import SliceKey
 from headrace.state.durable.segments import BlockRef
 from headrace.tokens import Attempt
 
@@ -171,6 +174,51 @@ def again(driven: Driven) -> None:
     driven.tell(QueryEnded(driven.machine.query, None))
     for _ in range(3):
         driven.later(60)
+
+
+class Far:
+    """A keeper that is so far."""
+
+    def __init__(self, cuts: dict[str, int | None], node: CopyNode) -> None:
+        self._cuts, self._name = cuts, node.name
+
+    def complete_to(self, slices: Sequence[SliceKey]) -> int | None:
+        return self._cuts[self._name] if slices == [("n", 0)] else None
+
+    def close(self) -> None: ...
+
+
+def test_copies_are_complete_up_to_where_all_are_that_should_have_them() -> None:
+    cuts: dict[str, int | None] = {"a": 7, "b": 9, "c": 3}
+    watch = CopyWatch(lambda node: Far(cuts, node), 0.001)  # type: ignore[arg-type,return-value]
+    assert watch.cut is None
+    watch.expect({A: [("n", 0)], B: [("n", 0)]})
+    until(lambda: watch.cut == 7)
+    cuts["b"] = None
+    until(lambda: watch.cut is None)
+    watch.expect({C: [("n", 0)]})
+    until(lambda: watch.cut == 3)
+    watch.expect({A: [("n", 0)], B: [("n", 0), ("n", 1)]})
+    assert watch.cut is None, "others should have them now"
+    watch.close()
+    CopyWatch(lambda node: Far(cuts, node)).close()  # type: ignore[arg-type,return-value]
+
+
+def until(happened: Callable[[], bool]) -> None:
+    while not happened():
+        time.sleep(0.001)
+
+
+def test_each_slice_is_expected_where_its_owner_and_its_copies_are() -> None:
+    driven = Driven(copying(2))
+    joined(driven, [A, B])
+    members, keys = driven.machine.members, [("n", 0), ("n#marks", 1)]
+    homes = [(A, B)[members.tables[1][slice]] for slice in (0, 1)]
+    assert members.keepers(keys) == {A: keys, B: keys} and len(set(homes)) == 2, "one's own, and the other's copy"
+    alone = Driven(copying(2, 0))
+    joined(alone, [A, B])
+    expected = {node: [key] for node, key in zip(homes, keys)}
+    assert alone.machine.members.keepers(keys) == expected, "without copies, one's own alone"
 
 
 def test_without_keepers_or_backups_there_are_no_copies() -> None:

@@ -167,6 +167,7 @@ def test_a_keeper_fetches_what_it_is_to_hold_and_the_log_names(executor: Executo
     writer = CutWriter(LocalStorage(executor.checkpoint / "headrace"))
     own = executor.node()
     client = patient(own)
+    assert client.complete_to([("step", 1)]) is None, "it is to hold nothing yet"
     assert client.hold(Attempt(1, 1), [("step", 1)])
     made = writer.cut({0: {1: 10}, 1: {2: 20}})
     (block,) = made.slices["step", 1].blocks
@@ -174,6 +175,8 @@ def test_a_keeper_fetches_what_it_is_to_hold_and_the_log_names(executor: Executo
     (body,) = client.get([block])
     assert body is not None and checksum(body) == block.checksum
     assert client.get([*made.slices["step", 0].blocks]) == [None], "another node's"
+    until(lambda: client.complete_to([("step", 1)]) == made.token.cut)
+    assert client.complete_to([("step", 0), ("step", 1)]) is None
     client.close()
 
 

@@ -54,7 +54,8 @@ class Status:
     ``cuts`` were logged by this run, ``cut`` is the last one, ``cut_age_s`` how long ago that was: what a failure now would
     repeat. ``unpublished`` cuts wait for their sinks. ``loaded``: slices that the last start loaded, by where from:
     ``memory`` and ``node`` (a disk) of the own executor, ``peer``, ``checkpoint``. ``recovered`` is the last failure that is
-    over: how long that took, and what ``recovery`` promises. ``steps`` and ``channels`` are the figures of the last reports; what
+    over: how long that took, and what ``recovery`` promises. ``copied_cut``: up to this cut copies of all slices are complete on
+    all executors that are to have them; None if something is missing, or no copies are kept. ``steps`` and ``channels`` are the figures of the last reports; what
     nobody has measured lately is left out. ``edges`` are the same channels by edge of the plan
     (``run.plan.layout.edges``). ``dropped_events`` are so old that ``decisions()`` no longer has them.
     """
@@ -70,6 +71,7 @@ class Status:
     unpublished: int = 0
     loaded: Mapping[str, int] = field(default_factory=dict)
     recovered: Recovered | None = None
+    copied_cut: int | None = None
     steps: Mapping[str, StepFigures] = field(default_factory=dict)
     edges: Mapping[int, EdgeFigures] = field(default_factory=dict)
     channels: Mapping[ChannelId, ChannelReport] = field(default_factory=dict)

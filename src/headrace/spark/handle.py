@@ -74,7 +74,7 @@ class Run(Supervisor):
             self._state or machine.state, machine.logged_cuts, machine.retries.restarts, counters,
             len(machine.hearing.newest), self._journal.dropped, cut,
             time.monotonic() - cut.logged_s if cut is not None else None, len(machine.publications.waiting),
-            self._origins.slices, machine.recovering.last,
+            self._origins.slices, machine.recovering.last, self._copy_watch.cut,
         )  # fmt: skip
         return status.measured(machine.hearing.summary(time.time()))
 

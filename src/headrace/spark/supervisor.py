@@ -15,13 +15,14 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from headrace.actuate.ranks import Ranks
+from headrace.channel.keeping.keeperclient import KeeperClient
 from headrace.channel.server import ChannelServer
 from headrace.connect.console import ConsoleSink
 from headrace.control.balancing import BalancePolicy, Balancing, decide_balance
 from headrace.driver.cutwatch import CutWatch
 from headrace.driver.driverloop import DriverLoop
 from headrace.driver.failures import translated
-from headrace.driver.farcopies import FarCopies
+from headrace.driver.farcopies import CopyWatch, FarCopies
 from headrace.driver.hands import Hands
 from headrace.driver.identity import settle_identity
 from headrace.driver.journal import Journal
@@ -58,6 +59,8 @@ from headrace.state.durable.versionlog import Opened
 
 _BALANCE = BalancePolicy()
 _BEAT_S, _LOOK_S = 0.5, 0.1
+_EXPECT_S = 2.0
+"""How often it is looked at which copies there should be: they change with moves and restarts only."""
 _LEASES = 2
 """A driver that gives no sign of life for so many leases is overtaken by its standby."""
 
@@ -92,7 +95,9 @@ class Supervisor:
             _host(session), self._on_message, on_lost=lambda sender: self._loop.post(Lost(sender)),
             lease_s=plan.settings.lease_s,
         )  # fmt: skip
-        copies = FarCopies(self._server.address, lambda: self._machine.members.nodes)
+        address = self._server.address
+        copies = FarCopies(address, lambda: self._machine.members.nodes)
+        self._copy_watch, self._expected_s = CopyWatch(lambda node: KeeperClient(node, address)), 0.0
         self._gap_clock = GapClock()
         self._queries = SparkQueries(
             session, self._server, self._lay_out, lambda event: self._loop.post(event), self._gap_clock
@@ -162,7 +167,8 @@ class Supervisor:
         finally:
             self._state = self._state or "failed"
             self._loop.hands.close()
-            for close in (self._count, self._steering.close, self._server.close, self._unlock, self._leave):
+            closing = self._count, self._steering.close, self._copy_watch.close, self._server.close
+            for close in (*closing, self._unlock, self._leave):
                 self._loop.quietly(close)
             self._done.set()
 
@@ -263,6 +269,9 @@ class Supervisor:
         if self.plan.eager:
             for sentence in self._cut_watch.took(figures, self._machine.pace.interval_s):
                 self._journal.say("cuts", sentence)
+        if now_s - self._expected_s >= _EXPECT_S and not cut.manifest.end:
+            self._expected_s = now_s
+            self._copy_watch.expect(self._machine.members.keepers(cut.manifest.slices))
         if cut.manifest.end:
             self._gap_clock.mark("ordered", now_s - happened.took_ms / 1e3)
             self._gap_clock.mark("logged", now_s)

@@ -38,6 +38,12 @@ class HoldSlices(_Ask, frozen=True, tag="hold"):
     slices: list[tuple[str, int]]
 
 
+class AskComplete(_Ask, frozen=True, tag="complete"):
+    """Up to which version have you all blocks of these slices?"""
+
+    slices: list[tuple[str, int]]
+
+
 class _Answer(msgspec.Struct, frozen=True, tag_field="kind", forbid_unknown_fields=True):
     number: int
 
@@ -54,8 +60,14 @@ class Found(_Answer, frozen=True, tag="found"):
     bodies: list[bytes | None]
 
 
-Ask = PutExtents | GetRanges | HoldSlices
-Answer = Done | Found
+class CompleteTo(_Answer, frozen=True, tag="complete"):
+    """The number of the version's cut; None if some are missing, or not to be held."""
+
+    cut: int | None
+
+
+Ask = PutExtents | GetRanges | HoldSlices | AskComplete
+Answer = Done | Found | CompleteTo
 _ENCODER = msgspec.msgpack.Encoder()
 _ASKS: msgspec.msgpack.Decoder[Ask] = msgspec.msgpack.Decoder(Ask)
 _ANSWERS: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)

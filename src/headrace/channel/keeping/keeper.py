@@ -25,6 +25,8 @@ from headrace.channel.keeping.asks import (
     MAX_MESSAGE_BYTES,
     Answer,
     Ask,
+    AskComplete,
+    CompleteTo,
     Done,
     Found,
     GetRanges,
@@ -75,11 +77,16 @@ class Keeping:
         self._store = store
         self._attempt: Attempt | None = None
         self._held: frozenset[SliceKey] = frozenset()
+        self._complete: tuple[frozenset[SliceKey], int | None] = frozenset(), None
 
     @property
     def held(self) -> frozenset[SliceKey]:
         """The slices that this node is to have copies of."""
         return self._held
+
+    def tended(self, held: frozenset[SliceKey], cut: int | None) -> None:
+        """Copies of these slices are complete up to a cut, or are not."""
+        self._complete = held, cut
 
     def answer(self, ask: Ask) -> Answer:
         try:
@@ -90,6 +97,9 @@ class Keeping:
                     return Found(ask.number, self._find(ask.ranges))
                 case HoldSlices():
                     return Done(ask.number, self._hold(ask.attempt, frozenset(ask.slices)))
+                case AskComplete():
+                    held, cut = self._complete
+                    return CompleteTo(ask.number, cut if held.issuperset(ask.slices) else None)
         except (ValueError, OSError, OverflowError):
             return Done(ask.number, ok=False)
 
@@ -158,7 +168,8 @@ def _tend(tending: Tending, keeping: Keeping, going_on: Callable[[], bool]) -> N
     while going_on():
         time.sleep(_TEND_S)
         try:
-            tending.turn(keeping.held)
+            held = keeping.held
+            keeping.tended(held, tending.turn(held).cut)
         except (OSError, HeadraceError) as error:
             _log.warning("copies cannot be looked after for now: %s", error)
 

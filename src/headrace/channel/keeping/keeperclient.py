@@ -13,6 +13,8 @@ from headrace.channel.keeping.asks import (
     MAX_MESSAGE_BYTES,
     Answer,
     Ask,
+    AskComplete,
+    CompleteTo,
     Done,
     Found,
     GetRanges,
@@ -65,6 +67,11 @@ class KeeperClient:
 
     def hold(self, attempt: Attempt, slices: Sequence[SliceKey]) -> bool:
         return self._done(HoldSlices(self._next(), attempt, list(slices)))
+
+    def complete_to(self, slices: Sequence[SliceKey]) -> int | None:
+        """Up to which cut all blocks of some slices are there; None if some are missing, or nobody answers."""
+        answer = self._ask(AskComplete(self._next(), list(slices)))
+        return answer.cut if isinstance(answer, CompleteTo) else None
 
     def close(self) -> None:
         self._socket.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from headrace.runtime.messages import Hello, Loaded, Place, Planned, Reply
@@ -11,6 +11,7 @@ from headrace.runtime.orders import Orders
 from headrace.runtime.ownership import Table, dealt, levelled, owned, owners
 from headrace.runtime.plan import JobPlan, Ticket
 from headrace.state.copies.placement import CopyNode, StageSlice, Standbys
+from headrace.state.durable.manifest import SliceKey
 from headrace.tokens import Attempt, Token
 
 
@@ -226,6 +227,18 @@ class Members:
 
     def _present(self) -> dict[str, CopyNode]:
         return {member.hello.node.name: member.hello.node for member in self.by_place.values() if member.hello.node}
+
+    def keepers(self, keys: Iterable[SliceKey]) -> dict[CopyNode, list[SliceKey]]:
+        """Which of some slices' copies each node is to have: its own, and those that it stands by for."""
+        found: dict[CopyNode, list[SliceKey]] = {}
+        present = self._present()
+        for store, slice in keys:
+            stage = self.plan.layout.stage_of[store.partition("#")[0]]
+            home = self._node_of(stage, self.tables[stage][slice])
+            for name in (home, *self._backups.get((stage, slice), ())):
+                if name in present:
+                    found.setdefault(present[name], []).append((store, slice))
+        return found
 
     def backups(self, stage: int) -> list[tuple[str, ...]]:
         """For each slice of a stage, the nodes that keep copies of it."""

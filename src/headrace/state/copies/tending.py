@@ -22,11 +22,14 @@ _FETCHED_BYTES = 256_000_000
 
 @dataclass(frozen=True, slots=True)
 class Tended:
-    """What a turn did: segments dropped, blocks fetched from the checkpoint, and blocks that could not be."""
+    """What a turn did: segments dropped, blocks fetched from the checkpoint, and blocks that could not be. If all are there,
+    ``cut`` is the number of the version that they are of.
+    """
 
     dropped: int = 0
     fetched: int = 0
     failed: int = 0
+    cut: int | None = None
 
 
 class Tending:
@@ -47,8 +50,8 @@ class Tending:
             return Tended()
         dropped = self._drop_garbage()
         wanted = [block for key in held if (v := self._kept[-1].slices.get(key)) is not None for block in v.blocks]
-        fetched, failed = self._fetch(wanted)
-        return Tended(dropped, fetched, failed)
+        fetched, failed, left = self._fetch(wanted)
+        return Tended(dropped, fetched, failed, self._kept[-1].token.cut if not failed and not left else None)
 
     def _drop_garbage(self) -> int:
         """What belongs to a later cut stays: it may be logged next. If it is not, another cut of that number is."""
@@ -61,18 +64,19 @@ class Tending:
                 dropped += 1
         return dropped
 
-    def _fetch(self, wanted: Collection[BlockRef]) -> tuple[int, int]:
+    def _fetch(self, wanted: Collection[BlockRef]) -> tuple[int, int, bool]:
+        """How many were fetched and could not be; and whether some are left for the next turn."""
         fetched = failed = size = 0
         for block in wanted:
             if any(True for _ in self._store.find(block.file, block.offset, 4)):
                 continue
             if size > _FETCHED_BYTES or not self._going_on():
-                break
+                return fetched, failed, True
             if self._fetch_one(block):
                 fetched, size = fetched + 1, size + block.length
             else:
                 failed += 1
-        return fetched, failed
+        return fetched, failed, False
 
     def _fetch_one(self, block: BlockRef) -> bool:
         try:
