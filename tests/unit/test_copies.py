@@ -12,9 +12,12 @@ import pytest
 from durable import CutWriter, MemoryStorage
 
 from headrace.errors import CorruptionError
-from headrace.state.copies.feeding import Feeder
+from headrace.runtime.cutmaking.arrivals import Image
+from headrace.runtime.cutmaking.copying import NearSlices
+from headrace.state.copies.feeding import Copier, Feeder
 from headrace.state.copies.nearest import NearestStorage, fits
 from headrace.state.copies.nodestore import Extent, NodeStore, Tier
+from headrace.state.copies.placement import CopyNode
 from headrace.state.copies.restoring import Directory, examine, repair
 from headrace.state.copies.tending import Tending
 from headrace.state.durable.compaction import compact
@@ -156,13 +159,43 @@ def test_what_the_checkpoint_has_lost_is_taken_from_any_copy_and_told(tmp_path: 
     assert nearest.loading.slices == {"checkpoint": 1, "peer": 1}
 
 
+class Here:
+    """The own node, and the way to another one."""
+
+    def __init__(self, own: NodeStore, other: Another) -> None:
+        self.node, self.store, self._other = CopyNode("a", "", ""), own, other
+
+    def connect(self, node: CopyNode) -> Another:
+        assert node.name == "b"
+        return self._other
+
+
+# chronostream: a subtask that gets a slice loads it from the nearest valid copy
+@pytest.mark.parametrize("at", ["own", "other"])
+def test_a_slice_that_changes_hands_is_taken_from_a_copy_if_the_checkpoint_is_damaged(tmp_path: Path, at: str) -> None:
+    storage = MemoryStorage()
+    writer, own, other = CutWriter(storage), node_store(tmp_path / "own"), Another(node_store(tmp_path / "other"))
+    first = writer.cut({0: {1: 1, 2: 2}})
+    second = writer.cut({0: {2: 3}})
+    whole = NearSlices(storage).slice("step", 0, second.slices["step", 0], None)
+    ahead = Image(first.slices["step", 0], NearSlices(storage).slice("step", 0, first.slices["step", 0], None))
+    copied(storage, own if at == "own" else other.store, second, 0)
+    for name in {block.file for block in second.slices["step", 0].blocks}:
+        storage.objects[name] = bytes(len(storage.objects[name]))
+    reader = NearSlices(storage, Here(own, other), [CopyNode("a", "", ""), CopyNode("b", "", "")])
+    for known in (None, ahead):
+        assert reader.slice("step", 0, second.slices["step", 0], known).equals(whole)
+    with pytest.raises(CorruptionError, match="block of step 'step', slice 0"):
+        NearSlices(storage).slice("step", 0, second.slices["step", 0], ahead)
+
+
 def test_what_becomes_durable_is_copied_to_the_own_node_and_to_the_standbys_of_its_slices(tmp_path: Path) -> None:
     storage = LocalStorage(tmp_path / "checkpoint")
     writer, own = CutWriter(storage), node_store(tmp_path / "own")
     keeper, even, odd = (Another(node_store(tmp_path / name)) for name in ("keeper", "even", "odd"))
     keys = [("step", slice) for slice in range(4)]
     standbys = [(lambda: even, frozenset({0, 2})), (lambda: odd, frozenset({1, 3}))]
-    feeder = Feeder(Attempt(1, 1), storage, own, lambda: keeper, standbys, keys)
+    feeder = Feeder(lambda: Copier(Attempt(1, 1), storage, own, lambda: keeper, standbys, keys), keys)
     stored = writer.write({slice: {slice: 1} for slice in range(4)})
     feeder.offer(stored)
     counts = Counter[str]()
@@ -180,7 +213,9 @@ def test_what_becomes_durable_is_copied_to_the_own_node_and_to_the_standbys_of_i
 
 def test_keepers_are_told_again_what_to_hold_also_if_nothing_changes(tmp_path: Path) -> None:
     storage, keeper = LocalStorage(tmp_path / "checkpoint"), Another(node_store(tmp_path / "keeper"))
-    feeder = Feeder(Attempt(1, 1), storage, node_store(tmp_path), lambda: keeper, [], [("step", 0)], 0.0)
+    keys = [("step", 0)]
+    own = node_store(tmp_path)
+    feeder = Feeder(lambda: Copier(Attempt(1, 1), storage, own, lambda: keeper, [], keys), keys, 0.0)
     while keeper.told < 3:
         feeder.offer([])
         time.sleep(0.001)
@@ -191,7 +226,8 @@ def test_keepers_are_told_again_what_to_hold_also_if_nothing_changes(tmp_path: P
 def test_the_own_node_holds_what_comes_later_and_standbys_what_they_held(tmp_path: Path) -> None:
     storage, own, standby = MemoryStorage(), Another(node_store(tmp_path / "a")), Another(node_store(tmp_path / "b"))
     keys = [("step", 0), ("step", 1)]
-    feeder = Feeder(Attempt(1, 1), storage, own.store, lambda: own, [(lambda: standby, frozenset({0, 1}))], keys)
+    standbys = [(lambda: standby, frozenset({0, 1}))]
+    feeder = Feeder(lambda: Copier(Attempt(1, 1), storage, own.store, lambda: own, standbys, keys), keys)
     feeder.own([("step", 1), ("step", 2)])
     while own.held != [("step", 1), ("step", 2)] or standby.held != [("step", 1)]:
         time.sleep(0.001)
@@ -202,7 +238,8 @@ def test_nobody_waits_for_copies_and_those_not_made_are_counted(tmp_path: Path) 
     storage = LocalStorage(tmp_path / "checkpoint")
     deaf = Another(node_store(tmp_path / "deaf"), deaf=True)
     standbys = [(lambda: deaf, frozenset({0}))]
-    feeder = Feeder(Attempt(1, 1), storage, node_store(tmp_path, 0, 0), lambda: deaf, standbys, [("step", 0)])
+    keys, own = [("step", 0)], node_store(tmp_path, 0, 0)
+    feeder = Feeder(lambda: Copier(Attempt(1, 1), storage, own, lambda: deaf, standbys, keys), keys)
     stored = CutWriter(storage).write({0: {1: 1}})
     uncopied = 0
     feeder.offer(stored)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from simulated import mutated_driver, mutated_log, mutated_moves, mutated_subtasks
+from simulated import mutated_copies, mutated_driver, mutated_log, mutated_moves, mutated_subtasks
 from simulated.lanes import Violation
 from simulated.mutations import MUTATIONS, Mutation
 from simulated.world import World
@@ -19,7 +19,9 @@ CHUNK = 250
 ENCODED_EVERY = 50
 """Of so many worlds one keeps the entries of its log as bytes, as the product does."""
 
-assert mutated_driver and mutated_log and mutated_moves and mutated_subtasks  # they note their mutations
+assert (
+    mutated_copies and mutated_driver and mutated_log and mutated_moves and mutated_subtasks
+)  # they note their mutations
 
 
 def live(seed: int) -> World:

@@ -13,7 +13,8 @@ from durable import CutWriter, MemoryStorage
 from onesubtask import ATTEMPT, KEYS, Working, both, counting, planned, ticket_of, totals
 
 import headrace as hr
-from headrace.runtime.cutmaking.arrivals import Arrivals, FromStorage, Image
+from headrace.runtime.cutmaking.arrivals import Arrivals, Image
+from headrace.runtime.cutmaking.copying import NearSlices
 from headrace.runtime.messages import Adopted, Aligned, Final, Prepare, Prepared
 from headrace.state.durable.manifest import Manifest, SliceVersion
 from headrace.state.durable.segments import BlockRef
@@ -92,7 +93,7 @@ def test_records_of_other_slices_go_on_while_some_are_on_their_way(tmp_path: Pat
 @pytest.mark.parametrize("rows", [100, 10_000])
 def test_what_a_handover_reads_does_not_depend_on_the_slices_size(rows: int) -> None:
     storage = CountingStorage()
-    writer, reader = CutWriter(storage), FromStorage(storage)
+    writer, reader = CutWriter(storage), NearSlices(storage)
     ahead = writer.cut({0: {n: n for n in range(rows)}}).slices["step", 0]
     image = Image(ahead, reader.slice("step", 0, ahead, None))
     final = writer.cut({0: dict.fromkeys(range(50), -1)}).slices["step", 0]

@@ -96,7 +96,7 @@ class Subtask:
         self._outlet.begin(index, ticket)
         self._intake.begin(index, ticket.first)
         feeder = feeder_of(storage, ticket, near, {id: held[step] for id, (step, _) in self._stores.items()})
-        self._cuts.begin(index, ticket, control, storage, self._wake, feeder)
+        self._cuts.begin(index, ticket, control, storage, self._wake, feeder, near)
         return loading
 
     def run(self, inbox: Inbox) -> Iterator[pa.RecordBatch]:

@@ -6,12 +6,12 @@ import sys
 
 import pytest
 
-from simulated import mutated_driver, mutated_log, mutated_moves, mutated_subtasks
+from simulated import mutated_copies, mutated_driver, mutated_log, mutated_moves, mutated_subtasks
 from simulated.mutations import MUTATIONS
 from simulated.world import World
 
 if __name__ == "__main__":
-    assert mutated_driver and mutated_log and mutated_moves and mutated_subtasks
+    assert mutated_copies and mutated_driver and mutated_log and mutated_moves and mutated_subtasks
     seed, *names = sys.argv[1:]
     with pytest.MonkeyPatch.context() as patch:
         if names:

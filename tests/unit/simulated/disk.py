@@ -47,7 +47,7 @@ class Disk:
             raise FileNotFoundError(name) from None
 
     def get_range(self, name: str, offset: int, length: int) -> Any:
-        return self.get(name)[offset]
+        return self.get(name)[offset : offset + length]
 
     def names(self, prefix: str) -> list[str]:
         return sorted(self.folders.get(prefix, ()))

@@ -15,21 +15,23 @@ from headrace.driver.protocol.events import (
     Heard,
     Instruction,
     LaidOut,
+    Mend,
     Publish,
     QueryEnded,
     Remove,
-    Rewritten,
     Say,
     Send,
     StartQuery,
     StopQuery,
 )
 from headrace.driver.protocol.machine import Machine
-from headrace.errors import HeadraceError, ProtocolError
+from headrace.errors import ProtocolError
 from headrace.runtime.messages import Fenced, Go, Hello, Loaded, Planned, ToDriver, ToWorker
+from headrace.state.durable.manifest import Rewrite
 from headrace.state.durable.versionlog import Opened, VersionLog
 from simulated.disk import Dead, PlainLog, Reach
 from simulated.lanes import Lane, Violation
+from simulated.nodes import ToyCopies
 from simulated.query import Query
 from simulated.stores import compact_blocks
 from simulated.subtask import Process
@@ -57,12 +59,9 @@ _ONCE = (Hello, Planned, Loaded, Go, Fenced)
 class ToyDeeds(Deeds):
     """The real deeds, but for blocks that are toys."""
 
-    def _compact(self, wanted: Compact) -> Event:
+    def _compacted(self, wanted: Compact) -> tuple[Rewrite, ...]:
         self._serial += 1
-        try:
-            return Rewritten(compact_blocks(self.storage, wanted, self._serial))
-        except (OSError, HeadraceError) as error:
-            return Rewritten((), str(error))
+        return compact_blocks(self.storage, wanted, self._serial)
 
 
 class Driver:
@@ -73,7 +72,7 @@ class Driver:
         self.frozen = self.dead = self.asked = False
         self.plan = world.plan
         self.machine = Machine(self.plan, self._opened)
-        self.deeds = ToyDeeds(self.plan, Reach(world, self))  # type: ignore[arg-type]
+        self.deeds = ToyDeeds(self.plan, Reach(world, self), [ToyCopies(world)])  # type: ignore[arg-type]
         self.deeds.log = (VersionLog if world.encodes else PlainLog)(self.deeds.storage)
         self.lanes = {name: Lane(world, self) for name in ("log", "publish", "upkeep")}
         self.spark = Lane(world, self)
@@ -93,7 +92,8 @@ class Driver:
             failure = self.machine._failure
             if failure is not None and isinstance(failure.error, ProtocolError) and _ANEW not in str(failure.error):
                 raise Violation(f"audit: {failure.error}")
-            if any(_SILENCE in failed.text for failed in self.machine._failures) and not self.query_hangs:
+            silent = any(_SILENCE in failed.text for failed in self.machine._failures) and not self.query_hangs
+            if silent and self.machine.generation == self.world.truth.generation:  # who was replaced may be in the way
                 raise Violation("stuck: nothing comes of a cut although nobody hangs")
             if any(isinstance(one, Say) and _TOO_SLOW in one.detail for one in instructions):
                 assert self.query is not None
@@ -175,6 +175,8 @@ class Driver:
         finally:
             lane.busy, self.world.acting = False, before
         lane.again()
+        if isinstance(instruction, Mend):
+            self.world.damage.check_mended(instruction.broken, event)
         if event is not None:
             self.tell(event)
 

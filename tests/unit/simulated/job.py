@@ -99,7 +99,7 @@ def state_at(shape: Shape, offsets: tuple[int, ...]) -> dict[SliceKey, Contents]
 
 
 @lru_cache
-def planned(stages: int) -> JobPlan:
+def planned(stages: int, backup: int) -> JobPlan:
     """The job in real stages; only where its rows go and who counts them is the toy's."""
     job = hr.Job("simulated")
     rows = job.source("s", scripted([{"k": 0}])).key_by("k").reduce(name="n", n=hr.count())
@@ -107,7 +107,9 @@ def planned(stages: int) -> JobPlan:
         rows = rows.key_by("k").reduce(name="t", n=hr.count())
     rows.sink("moved", hr.callback(print))
     rows.sink("kept", hr.callback(print))
-    settings = Settings.of(slices=SLICES, commit="200 ms", join_timeout="4 s", give_up="1000000 s", share=False)
+    settings = Settings.of(
+        slices=SLICES, commit="200 ms", join_timeout="4 s", give_up="1000000 s", share=False, backup=backup
+    )
     plan = plan_job(job, Path("/nowhere/at/all"), settings)
     assert len(plan.layout.stages) == stages
     return plan

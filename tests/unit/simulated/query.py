@@ -32,6 +32,7 @@ class Query:
 
     def _process(self, idle: list[Process]) -> Process:
         """Python processes are used again, with their channel and all that lies in it."""
+        idle[:] = [process for process in idle if not process.is_gone]
         if not idle or self.world.random() < 0.3:
             return Process(self.world, self.driver)
         process = idle.pop()

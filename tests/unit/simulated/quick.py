@@ -20,7 +20,7 @@ _SMALL: tuple[tuple[ModuleType, str, float], ...] = (
     (retries, "_LONGEST_BACKOFF_S", 1.0),
     (ordering, "_MIN_BATCH_S", 0.5),
     (ordering, "_SILENT_LEASES", 2),
-    (moving, "AT_ONCE_BYTES", 12),
+    (moving, "AT_ONCE_BYTES", 200),
     (moving, "PATIENCE_S", 8.0),
     (machine, "_UNFINISHED_S", 3.0),
 )

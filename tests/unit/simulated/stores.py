@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import marshal
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from headrace.driver.protocol.events import Compact
 from headrace.errors import CorruptionError
 from headrace.runtime.cutmaking.arrivals import Image
+from headrace.state.copies.nearest import fits
 from headrace.state.durable.changes import Digest
 from headrace.state.durable.compaction import long_chains, run_of
 from headrace.state.durable.manifest import Rewrite, SliceVersion
-from headrace.state.durable.segments import SEGMENTS, BlockRef, StoredChange
+from headrace.state.durable.segments import SEGMENTS, BlockRef, StoredChange, checksum
 from headrace.state.durable.storage import Storage
 from simulated.lanes import Violation
 
@@ -19,6 +21,12 @@ _MASK = 2**64 - 1
 Block = tuple[str, int, dict[Any, Any], list[Any]]
 """Step, slice, what was put and what was deleted."""
 Swapped = Callable[[], list[tuple[Block, Digest, Digest]]]
+
+
+class Blocks(Protocol):
+    """Where blocks are read."""
+
+    def get_range(self, name: str, offset: int, length: int) -> bytes: ...
 
 
 def stamp(key: Any, value: Any) -> int:
@@ -88,21 +96,37 @@ def write_blocks(
     storage: Storage, name: str, changes: list[tuple[Block, Digest, Digest]], *, full: bool = False
 ) -> list[StoredChange]:
     """As ``write_segment``: all in one file, durable when this returns."""
-    storage.put(name, [block for block, _, _ in changes])  # type: ignore[arg-type]
-    return [
-        StoredChange(step, slice, parent, digest, BlockRef(name, at, 1 + len(puts), "", len(puts), full))
-        for at, ((step, slice, puts, _), parent, digest) in enumerate(changes)
-    ]
+    stored, bodies, at = [], [], 0
+    for block, parent, digest in changes:
+        body = marshal.dumps(block)
+        ref = BlockRef(name, at, len(body), checksum(body), len(block[2]), full)
+        stored.append(StoredChange(block[0], block[1], parent, digest, ref))
+        bodies.append(body)
+        at += len(body)
+    storage.put(name, b"".join(bodies))
+    return stored
+
+
+def read_one(storage: Blocks, ref: BlockRef) -> Block:
+    """As ``read_block``."""
+    try:
+        body = storage.get_range(ref.file, ref.offset, ref.length)
+    except FileNotFoundError as error:
+        raise CorruptionError(f"{ref} cannot be read: {error}") from error
+    if not fits(ref, body):
+        raise CorruptionError(f"{ref} is not what was written")
+    block: Block = marshal.loads(body)
+    return block
 
 
 def read_contents(
-    storage: Storage, step: str, slice: int, version: SliceVersion, known: Image[dict[Any, Any]] | None = None
+    storage: Blocks, step: str, slice: int, version: SliceVersion, known: Image[dict[Any, Any]] | None = None
 ) -> dict[Any, Any]:
-    """As ``read_slice`` and ``read_slice_from``: a slice's entries, checked; FileNotFoundError if a file is not there."""
+    """As ``read_slice`` and ``read_slice_from``: a slice's entries, checked."""
     since = version.since(known.version) if known is not None else None
     contents: dict[Any, Any] = {} if known is None or since is None else dict(known.rows)
     for ref in version.blocks if since is None else since:
-        of_step, of_slice, puts, gone = storage.get_range(ref.file, ref.offset, ref.length)  # type: ignore[misc]
+        of_step, of_slice, puts, gone = read_one(storage, ref)
         assert (of_step, of_slice) == (step, slice)
         for key in gone:
             contents.pop(key, None)
@@ -136,7 +160,7 @@ def _merged(storage: Storage, run: tuple[BlockRef, ...], *, keep_gone: bool) -> 
     puts: dict[Any, Any] = {}
     gone: set[Any] = set()
     for ref in run:
-        _, _, more, deleted = storage.get_range(ref.file, ref.offset, ref.length)  # type: ignore[misc]
+        _, _, more, deleted = read_one(storage, ref)
         for key in deleted:
             puts.pop(key, None)
         gone.update(deleted)

@@ -13,6 +13,7 @@ from headrace.connect.sink import Staged
 from headrace.errors import HeadraceError, ProtocolError
 from headrace.measure.backlog import Backlog
 from headrace.measure.report import Report
+from headrace.runtime.cutmaking.copying import NearReader, copier_of
 from headrace.runtime.messages import (
     Aligned,
     CutAsked,
@@ -37,7 +38,10 @@ from headrace.runtime.messages import (
 from headrace.runtime.ownership import Table
 from headrace.runtime.plan import Description, Ticket
 from headrace.runtime.wire.marks import CutMark
-from headrace.state.copies.nearest import NOTHING_LOADED
+from headrace.state.copies.feeding import Copier
+from headrace.state.copies.nearest import NOTHING_LOADED, Loading
+from headrace.state.durable.manifest import SliceKey
+from headrace.state.durable.segments import StoredChange
 from headrace.tokens import Token
 from simulated.flow import Row
 from simulated.job import KEYS, SLICES, STEPS
@@ -68,8 +72,14 @@ class Process:
         self.frozen = self.dead = False
         self.up, self.down = Lane(world, driver), Lane(world, self)
         self.kept: Kept | None = None
+        self.node = world.dice.choice(world.nodes) if world.nodes else None
         self.early: list[ToWorker] = []
         self.subtask: Subtask | None = None
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether its executor is no more."""
+        return self.node is not None and self.node.dead
 
     def forget(self) -> None:
         """As ``ChannelClient.begin``: what has come so far was for a task before; some may still be on its way."""
@@ -89,13 +99,15 @@ class Subtask(Taking):
         process.subtask = self
         self.stage, self.index, self.name = stage, index, process.name
         self.state = "joining"
-        self.turns, self.writer, self.loading = (Lane(self.world, self) for _ in range(3))
+        self.turns, self.writer, self.loading, self.copying = (Lane(self.world, self) for _ in range(4))
+        self.copier: Copier | None = None
         self.shape = self.world.shape
         self.last = stage == len(query.subtasks) - 1
         self.described: Description | None = None
         self.ended = self.durable = self.reporting = False
         inventory = Inventory(*process.kept[:2]) if process.kept is not None else None
-        self.tell(Hello(stage, index, query.number, query.batch, inventory, "host", 1, 2, None, None))
+        node = (process.node.node, process.node.name) if process.node is not None else (None, None)
+        self.tell(Hello(stage, index, query.number, query.batch, inventory, "host", 1, 2, *node))
         self._time_out("joining")
 
     @property
@@ -153,19 +165,20 @@ class Subtask(Taking):
         machine = self.query.driver.machine
         if ticket.attempt == machine.attempt and machine.phase == "loading":  # who has an old one will be told so
             self.world.truth.planned(self, ticket)
-        kept, self.process.kept = self.process.kept, None
+        kept, self.process.kept, loading = self.process.kept, None, NOTHING_LOADED
         if kept is not None and self.reusable(kept):
             self.store = kept[2]
         else:
             self.store = ToyStore(STEPS[self.stage])
             try:
-                self._load(ticket)
+                loading = self._load(ticket)
             except (OSError, HeadraceError) as error:
                 self.world.truth.not_loaded(self, error)
                 return self.fail("Exception", f"cannot load: {error}")
         self.begin(ticket)
         self.state = "ready"
-        self.tell(Loaded(self.stage, self.index, ticket.attempt, NOTHING_LOADED))
+        self.tell(Loaded(self.stage, self.index, ticket.attempt, loading))
+        self._begin_copying(ticket)
         if self.stage:
             self._listen()
         else:
@@ -183,13 +196,34 @@ class Subtask(Taking):
     def reusable(self, kept: Kept) -> bool:
         return kept[:2] == (self.ticket.base, self.ticket.mine)
 
-    def _load(self, ticket: Ticket) -> None:
-        if ticket.base is None:
-            return
-        manifest = self.world.manifest_at(ticket.entry, ticket.base)
-        for (step, slice), version in manifest.slices.items():
-            if step == self.store.step and slice in ticket.mine:
-                self.store.load(slice, read_contents(self.world.disk, step, slice, version), version.digest)
+    def _load(self, ticket: Ticket) -> Loading:
+        """As ``load_nearest``."""
+        reader = NearReader(self.world.disk, ticket, self.process.node, read_contents)  # type: ignore[arg-type]
+        if ticket.base is not None:
+            manifest = self.world.manifest_at(ticket.entry, ticket.base)
+            for (step, slice), version in manifest.slices.items():
+                if step == self.store.step and slice in ticket.mine:
+                    self.store.load(slice, reader(step, slice, version), version.digest)
+        return reader.close()
+
+    def _begin_copying(self, ticket: Ticket) -> None:
+        """As ``feeder_of``, in a lane."""
+        if self.process.node is not None:
+            self.copier = copier_of(self.world.disk, ticket, self.process.node, self.keys)  # type: ignore[arg-type]
+            self.copying.push(self.copier.tell)
+
+    @property
+    def keys(self) -> list[SliceKey]:
+        return [(self.store.step, slice) for slice in self.holdings.mine]
+
+    def hold_also(self) -> None:
+        """As ``Feeder.own``."""
+        if self.copier is not None:
+            self.copier.keys = self.keys
+            self.copying.push(self._tell_all, self.copier)
+
+    def _tell_all(self, copier: Copier) -> None:
+        copier.tell(again=True)
 
     # Sources.
 
@@ -349,8 +383,15 @@ class Subtask(Taking):
         changes = swapped()
         if changes:
             name = f"segments/{token}-s{self.stage:02d}-{self.index:04d}-{self.serial:02d}.seg"
-            self.chunks.setdefault(token, []).extend(write_blocks(self.world.disk, name, changes))
+            stored = write_blocks(self.world.disk, name, changes)  # type: ignore[arg-type]
+            self.chunks.setdefault(token, []).extend(stored)
+            if self.copier is not None:
+                self.copying.push(self._copy, self.copier, stored)
         return None
+
+    def _copy(self, copier: Copier, stored: list[StoredChange]) -> None:
+        copier.tell()
+        copier.copy(stored)
 
     def stage_rows(self, token: Token, rows: list[Any]) -> None:
         self.world.sinks.stage(token, self.index, rows)

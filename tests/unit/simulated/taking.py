@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace.errors import HeadraceError
 from headrace.runtime.cutmaking.arrivals import Arrivals, Image
+from headrace.runtime.cutmaking.copying import NearSlices
 from headrace.runtime.messages import Adopted, Final, Prepare, Prepared, ToDriver
 from headrace.runtime.ownership import Table, owned
 from headrace.runtime.plan import Ticket
 from headrace.runtime.wire.waitlist import Waitlist
+from headrace.state.copies.placement import CopyNode
 from headrace.state.durable.manifest import Manifest, SliceVersion
 from headrace.tokens import Token
 from simulated.flow import Flow, Frame
@@ -33,10 +35,18 @@ def split(sender: int, frame: Frame, slices: frozenset[int]) -> tuple[Frame | No
     return (kind, later) if later else None, (kind, now) if now else None
 
 
-class ToyReader:
+def brought_up(
+    storage: Any, step: str, slice: int, known: SliceVersion, rows: Contents, version: SliceVersion
+) -> Contents:
+    """As ``read_slice_from``."""
+    return read_contents(storage, step, slice, version, Image(known, rows))
+
+
+class ToyReader(NearSlices):
     """Reads blocks of the simulated disk, which sometimes does not answer."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, near: Any, nodes: Sequence[CopyNode]) -> None:
+        super().__init__(world.disk, near, nodes, read_contents, brought_up)  # type: ignore[arg-type]
         self._world = world
 
     def manifest(self, entry: int, version: Token) -> Manifest:
@@ -45,7 +55,8 @@ class ToyReader:
     def slice(self, step: str, slice: int, version: SliceVersion, known: Image[Contents] | None) -> Contents:
         if self._world.fails(self._world.faults.read):
             raise OSError("the disk does not answer")
-        return read_contents(self._world.disk, step, slice, version, known)  # type: ignore[arg-type]
+        contents: Contents = super().slice(step, slice, version, known)
+        return contents
 
 
 class ToyLoader:
@@ -84,7 +95,8 @@ class Taking(Flow):
         super().begin(ticket)
         self.waitlist: Waitlist[int, Frame] = Waitlist(split)
         loader = ToyLoader(self.world, self.loading, self.wake)
-        self.arrivals: Arrivals[Contents] = Arrivals(ToyReader(self.world), {self.store.step: self.store}, loader)
+        reader = ToyReader(self.world, self.process.node, ticket.nodes)
+        self.arrivals: Arrivals[Contents] = Arrivals(reader, {self.store.step: self.store}, loader)
         self.adopted: Adopted | None = None
         self.asked_s = 0.0
 
@@ -168,10 +180,15 @@ class Taking(Flow):
         for sender, frame in self.waitlist.take():
             self.hand_on(sender, frame)
         self.hand_on(-1, ("now", None))
+        self.hold_also()
         self.adopted = Adopted(self.stage, self.index, token, 0.0)
         self.tell(self.adopted)
         if self.alignment.aligned:
             self.turns.push(self.aligned)
+
+    def hold_also(self) -> None:
+        """Other slices are here."""
+        raise NotImplementedError
 
     def aligned(self) -> None:
         """Make the cut that all senders have marked."""

@@ -14,6 +14,7 @@ from headrace.state.durable.versionlog import CutEntry, Opened
 from headrace.tokens import Attempt, Token
 from simulated.job import NEVER, Contents, Result, results_between, state_at, watermark_at
 from simulated.lanes import Violation
+from simulated.nodes import Anywhere
 from simulated.stores import read_contents
 
 if TYPE_CHECKING:
@@ -103,9 +104,7 @@ class Truth:
 
     def _load(self, token: Token, key: SliceKey, version: Any) -> Contents:
         try:
-            return read_contents(self.world.disk, *key, version)
-        except FileNotFoundError as error:
-            raise Violation(f"I2: {token} cannot be loaded, a file is not there: {error}") from error
+            return read_contents(Anywhere(self.world, version.blocks), *key, version)
         except HeadraceError as error:
             raise Violation(f"I2: {token} cannot be loaded: {error}") from error
 
@@ -191,8 +190,10 @@ class Truth:
         return self.seen.setdefault(attempt, {})
 
     def not_loaded(self, subtask: Subtask, error: Exception) -> None:
-        """Only who was replaced may find nothing."""
+        """Only who was replaced may find nothing, or who cannot reach the only copy that is right."""
         now = subtask.query.driver.machine.attempt
+        if self.world.damage.excuses(subtask.ticket.nodes):
+            return
         if subtask.ticket.attempt == now and now.generation == self.generation:
             raise Violation(f"garbage: {subtask.place} cannot load its base: {error}")
 

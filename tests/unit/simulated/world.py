@@ -11,6 +11,7 @@ from typing import Any
 from headrace.driver.protocol.events import (
     BatchEndAsked,
     Finish,
+    LeavingGiven,
     Lost,
     MovesAsked,
     OrdersGiven,
@@ -29,6 +30,7 @@ from simulated.disk import Disk, PlainLog
 from simulated.driver import Driver
 from simulated.job import SLICES, Shape, laid_out, planned, with_sinks
 from simulated.lanes import Lane, Violation
+from simulated.nodes import Damage, Node, check_copies
 from simulated.quick import quick
 from simulated.sinks import Sinks
 from simulated.subtask import Subtask
@@ -38,6 +40,8 @@ _STEP_S = 0.02
 _CALM_STEPS = 4000
 _MORE_CUTS = 2
 _MAX_DRIVERS, _MAX_DEPTH = 3, 3
+_NODES = (*("lose a node",) * 5, *("damage the checkpoint",) * 5, *("damage a copy",) * 4, *("empty a node",) * 3)
+"""What happens besides in worlds with executors that keep copies."""
 _CHAOS = (
     *("kill workers",) * 8, *("kill the driver",) * 5, *("stall",) * 5, *("hang",) * 3, "hang for good", *("end the batch",) * 3,
     *("restart",) * 2, *("grow",) * 4, "lose a worker", "stop",
@@ -56,7 +60,7 @@ class Faults:
             disk=pick((0.004, 0.02, 0.05)), append=pick((0.0, 0.0, 0.2)), stall=pick((0.0, 0.15, 0.3)), sink=pick((0.0, 0.04, 0.2)),
             write=pick((0.0, 0.004)), lose=pick((0.0, 0.002, 0.008)), repeat=pick((0.0, 0.01, 0.05)),
             lay_out=pick((0.0, 0.3)), chaos=pick((0.002, 0.005, 0.012)), chunk=pick((0.01, 0.1)),
-            moves=pick((0.0, 0.02, 0.06)), read=pick((0.0, 0.02)),
+            moves=pick((0.0, 0.02, 0.06)), read=pick((0.0, 0.02)), nodes=pick((0, 2, 3)), uncopied=pick((0.0, 0.1)),
         )  # fmt: skip
 
     disk: float = 0.03
@@ -72,6 +76,8 @@ class Faults:
     survive: float = 0.3
     moves: float = 0.0
     read: float = 0.0
+    nodes: int = 0
+    uncopied: float = 0.0
     only: tuple[str, ...] = ()
 
 
@@ -95,7 +101,12 @@ class World:
         self.disk = Disk(self)
         self.truth = Truth(self)
         self.log = (VersionLog if encodes else PlainLog)(self.disk)  # type: ignore[arg-type]
-        self._plan = with_sinks(planned(len(self.shape.subtasks)), self.sinks.by_step)
+        self.nodes: list[Node] = []
+        self.damage = Damage(self)
+        for _ in range(self.faults.nodes):
+            self._start_node()
+        backup = self.dice.choice((1, 1, 2)) if self.nodes else 0
+        self._plan = with_sinks(planned(len(self.shape.subtasks), backup), self.sinks.by_step)
         self.plan = laid_out(self._plan, self.shape)
         self.drivers: list[Driver] = []
         self.acting: Driver | None = None
@@ -129,12 +140,14 @@ class World:
         for driver in self.drivers:
             if driver.frozen:
                 driver.thaw()
+        self.damage.mend()
         target = len(self.truth.line) + _MORE_CUTS
         for at in range(_CALM_STEPS):
             if at % 8 == 0 and self._at_rest(target):
                 return
             self.step()
-        raise Violation(f"stuck: {len(self.truth.line)} of {target} cuts; {self._standing()}")
+        lacking = self._lacking() if self.nodes else None
+        raise Violation(f"stuck: {len(self.truth.line)} of {target} cuts; copies: {lacking}; {self._standing()}")
 
     def _at_rest(self, target: int) -> bool:
         line = self.truth.line
@@ -147,7 +160,14 @@ class World:
                 self.done = False
                 self.start_driver()
             return False
-        return True
+        return not self.nodes or self.done or self._lacking() is None
+
+    def _lacking(self) -> str | None:
+        """What copies lack of the version before the newest."""
+        driver, line = max(self.drivers, key=lambda one: one.machine.generation, default=None), self.truth.line
+        if driver is None or driver.machine.phase != "running" or len(line) < 2:
+            return "nobody runs"
+        return check_copies(driver, line[-2].manifest)
 
     def _standing(self) -> str:
         return "; ".join(
@@ -251,7 +271,7 @@ class World:
         if not awake:
             return
         driver = self.dice.choice(awake)
-        kind = kind or self.dice.choice(self.faults.only or _CHAOS)
+        kind = kind or self.dice.choice(self.faults.only or (_CHAOS + _NODES if self.nodes else _CHAOS))
         self.say("chaos: %s of %s", kind, driver)
         self._happens(kind, driver, driver.query.all if driver.query is not None and driver.query.running else [])
 
@@ -287,9 +307,32 @@ class World:
                     if stage and n > 1 and self.random() < 0.7:
                         table = tuple(int(self.random() * n) for _ in range(SLICES))
                         driver.tell(MovesAsked(stage, table, kind))
+            case "lose a node" if self.nodes:
+                self._lose_node(self.dice.choice(self.nodes))
+            case "damage the checkpoint" | "damage a copy":
+                self.damage.strike(copy=kind == "damage a copy")
+            case "empty a node" if self.nodes:
+                leaving = {self.dice.choice(self.nodes).name} if self.random() < 0.7 else set()
+                driver.tell(LeavingGiven(frozenset(leaving)))
             case "stop":
                 driver.asked = True
                 driver.tell(StopAsked())
+
+    def _start_node(self) -> None:
+        self._names += 1
+        self.nodes.append(Node(self, self._names))
+
+    def _lose_node(self, node: Node) -> None:
+        """With all that is on it; another one comes in its place."""
+        if not self.damage.spares(node):
+            return
+        node.dead = True
+        self.nodes.remove(node)
+        self._start_node()
+        for driver in self.drivers:
+            query = driver.query
+            if query is not None and query.running and any(p.is_gone for row in query.processes for p in row):
+                query.fail("an executor was lost")
 
     def _thaw(self, driver: Driver) -> None:
         if driver.frozen and not driver.dead:
@@ -299,7 +342,7 @@ class World:
         if subtask.process.subtask is not subtask:
             return  # its process works for another by now, which may hang itself
         subtask.frozen = subtask.process.frozen = False
-        for lane in (subtask.process.down, subtask.turns, subtask.writer, subtask.loading):
+        for lane in (subtask.process.down, subtask.turns, subtask.writer, subtask.loading, subtask.copying):
             lane.again()
         subtask.query.again(subtask)
 

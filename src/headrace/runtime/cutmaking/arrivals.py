@@ -10,13 +10,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-import pyarrow as pa
-
 from headrace.runtime.messages import Final, Prepare
 from headrace.state.durable.changes import Digest
-from headrace.state.durable.loading import read_manifest, read_slice, read_slice_from
 from headrace.state.durable.manifest import Manifest, SliceKey, SliceVersion
-from headrace.state.durable.storage import Storage
 from headrace.tokens import Token
 
 Rows = TypeVar("Rows")
@@ -45,23 +41,6 @@ class SliceReader(Protocol[Rows]):
     def slice(self, step: str, slice: int, version: SliceVersion, known: Image[Rows] | None) -> Rows:
         """A slice, checked; ``known`` is what is at hand of an earlier version."""
         ...
-
-
-class FromStorage:
-    """From a checkpoint."""
-
-    def __init__(self, storage: Storage) -> None:
-        self._storage = storage
-
-    def manifest(self, entry: int, version: Token) -> Manifest:
-        return read_manifest(self._storage, entry, version)
-
-    def slice(
-        self, step: str, slice: int, version: SliceVersion, known: Image[pa.RecordBatch] | None
-    ) -> pa.RecordBatch:
-        if known is None:
-            return read_slice(self._storage, step, slice, version)
-        return read_slice_from(self._storage, step, slice, known.version, known.rows, version)
 
 
 class Submits(Protocol):

@@ -13,7 +13,8 @@ import pyarrow as pa
 from headrace.runtime.build import BuiltStage
 from headrace.runtime.clock import now_us
 from headrace.runtime.controlend import Control
-from headrace.runtime.cutmaking.arrivals import Arrivals, FromStorage, Loader
+from headrace.runtime.cutmaking.arrivals import Arrivals, Loader
+from headrace.runtime.cutmaking.copying import Near, NearSlices
 from headrace.runtime.cutmaking.handover import Handover
 from headrace.runtime.cutmaking.turning import Turning
 from headrace.runtime.messages import Adopted, Aligned, Final, Prepared, RowsShown
@@ -59,11 +60,11 @@ class Cuts:
 
     def begin(
         self, index: int, ticket: Ticket, control: Control, storage: Storage, wake: Callable[[], None],
-        feeder: Feeder | None = None,
+        feeder: Feeder | None = None, near: Near | None = None,
     ) -> None:  # fmt: skip
         """A new attempt. ``wake`` is called by another thread when something has become durable, or could not.
 
-        ``feeder`` copies what is durable to other nodes.
+        ``feeder`` copies what is durable to other nodes; ``near`` is the own one.
         """
         self.close()
         self._index, self._control, self.next = index, control, ticket.first
@@ -71,7 +72,7 @@ class Cuts:
         written = feeder.offer if feeder is not None else lambda stored: None
         chunks = ChunkWriter(storage, self._stem(), settings.chunk_s, settings.chunk_bytes, now_us(), wake, written)
         self._handover = Handover(control, chunks)
-        self._arrivals = Arrivals(FromStorage(storage), self._stores, Loader(wake))
+        self._arrivals = Arrivals(NearSlices(storage, near, ticket.nodes), self._stores, Loader(wake))
         self.holdings, self._told = Holdings(ticket.mine), None
         self.turning.begin(storage, ticket.editions)
         self._open_sinks()

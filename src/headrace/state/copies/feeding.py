@@ -9,7 +9,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Protocol
 
@@ -44,8 +44,8 @@ Standby = tuple[Callable[[], Holder], frozenset[int]]
 """How to reach a node that keeps copies, and of which slices."""
 
 
-class Feeder:
-    """Copies the segments of one subtask in one attempt, by a thread of its own.
+class Copier:
+    """Copies the segments of one subtask in one attempt; pure but for its arguments, and for one thread.
 
     ``keys`` are all its slices. ``own`` is the own node's keeper, which only needs to know them: its store is written
     directly. ``standbys`` are the nodes that keep copies.
@@ -53,16 +53,60 @@ class Feeder:
 
     def __init__(
         self, attempt: Attempt, storage: Storage, store: NodeStore, own: Callable[[], Holder],
-        standbys: Sequence[Standby], keys: Sequence[SliceKey], tell_every_s: float = _TELL_EVERY_S,
+        standbys: Sequence[Standby], keys: Sequence[SliceKey],
     ) -> None:  # fmt: skip
-        self._tell_every_s = tell_every_s
-        self._attempt, self._storage, self._store, self._keys = attempt, storage, store, keys
-        self._nodes = [(own, None), *standbys]
+        self._attempt, self._storage, self._store = attempt, storage, store
+        self._nodes = [(own(), None), *((connect(), slices) for connect, slices in standbys)]
+        self.keys, self._untold = keys, list(range(len(self._nodes)))
+
+    def tell(self, *, again: bool = False) -> None:
+        """Say to who has not heard it, or to all again, which slices are to be held."""
+        told = range(len(self._nodes)) if again else self._untold
+        self._untold = [at for at in told if not self._told(at)]
+
+    def copy(self, stored: list[StoredChange]) -> int:
+        """Copy a segment to where its blocks belong; returns how many of these copies were made."""
+        file = stored[0].block.file
+        try:
+            data = self._storage.get(file)
+        except OSError:  # it is garbage by now, or its disk is away
+            return 0
+        copied = len(stored) if self._store.put(file, len(data), [(0, data)]) else 0
+        for holder, slices in self._nodes[1:]:
+            blocks = [change.block for change in stored if slices is not None and change.slice in slices]
+            extents = [(block.offset, data[block.offset : block.offset + block.length]) for block in blocks]
+            if extents and holder.put(file, len(data), extents):
+                copied += len(extents)
+        return copied
+
+    def wanted(self, stored: list[StoredChange]) -> int:
+        """How many copies of blocks a segment is to have."""
+        return sum(slices is None or change.slice in slices for _, slices in self._nodes for change in stored)
+
+    def close(self) -> None:
+        for holder, _ in self._nodes:
+            holder.close()
+
+    def _told(self, at: int) -> bool:
+        holder, slices = self._nodes[at]
+        return holder.hold(self._attempt, [key for key in self.keys if slices is None or key[1] in slices])
+
+
+class Feeder:
+    """A thread that copies what has become durable. ``copier`` makes what it works with, in that thread.
+
+    ``keys`` are all slices of the subtask.
+    """
+
+    def __init__(
+        self, copier: Callable[[], Copier], keys: Sequence[SliceKey], tell_every_s: float = _TELL_EVERY_S
+    ) -> None:
+        self._tell_every_s, self._keys, self._known = tell_every_s, keys, True
         self._counts: dict[str, int] = {}
         self._lock = threading.Lock()
         self._queue: queue.Queue[list[StoredChange] | None] = queue.Queue(_WAITING)
-        self._closing, self._known = threading.Event(), False
-        self._thread = threading.Thread(target=self._work, name="headrace-copies", daemon=True)
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._work, args=(copier,), name="headrace-copies", daemon=True)
         self._thread.start()
 
     def offer(self, stored: list[StoredChange]) -> None:
@@ -90,52 +134,28 @@ class Feeder:
         with suppress(queue.Full):  # the flag is looked at after each
             self._queue.put_nowait(None)
 
-    def _work(self) -> None:
-        holders = [connect() for connect, _ in self._nodes]
+    def _work(self, make: Callable[[], Copier]) -> None:
+        copier = make()
         try:
-            untold, told_s = list[int](), time.monotonic()
-            while True:
-                if not self._known or time.monotonic() - told_s > self._tell_every_s:
-                    self._known, untold, told_s = True, list(range(len(holders))), time.monotonic()
-                untold = self._hold(holders, untold)
-                if (stored := self._queue.get()) is None or self._closing.is_set():
-                    break
+            copier.tell()
+            told_s = time.monotonic()
+            while (stored := self._queue.get()) is not None and not self._closing.is_set():
+                again = not self._known or time.monotonic() - told_s > self._tell_every_s
+                if again:
+                    self._known, told_s = True, time.monotonic()
+                    copier.keys = self._keys
+                copier.tell(again=again)
                 if stored:
-                    self._copy(stored, holders)
+                    copied, wanted = copier.copy(stored), copier.wanted(stored)
+                    self._count("copied", copied)
+                    self._count("uncopied", wanted - copied)
         finally:
-            for holder in holders:
-                holder.close()
-
-    def _hold(self, holders: Sequence[Holder], untold: Iterable[int]) -> list[int]:
-        """Say which slices are to be held; returns the holders that have not heard it, to be told again."""
-        left = []
-        for at in untold:
-            slices = self._nodes[at][1]
-            mine = [key for key in self._keys if slices is None or key[1] in slices]
-            if not holders[at].hold(self._attempt, mine):
-                left.append(at)
-        return left
-
-    def _copy(self, stored: list[StoredChange], holders: Sequence[Holder]) -> None:
-        file = stored[0].block.file
-        try:
-            data = self._storage.get(file)
-        except OSError:  # it is garbage by now, or its disk is away
-            return self._count("uncopied", len(stored))
-        self._tell(len(stored), self._store.put(file, len(data), [(0, data)]))
-        for holder, (_, slices) in zip(holders[1:], self._nodes[1:]):
-            blocks = [change.block for change in stored if slices is not None and change.slice in slices]
-            extents = [(block.offset, data[block.offset : block.offset + block.length]) for block in blocks]
-            if extents:
-                self._tell(len(extents), holder.put(file, len(data), extents))
-        return None
-
-    def _tell(self, blocks: int, copied: bool) -> None:
-        self._count("copied" if copied else "uncopied", blocks)
+            copier.close()
 
     def _count(self, name: str, blocks: int) -> None:
         with self._lock:
-            self._counts[name] = self._counts.get(name, 0) + blocks
+            if blocks:
+                self._counts[name] = self._counts.get(name, 0) + blocks
 
 
 def by_node(backups: Mapping[int, Sequence[int]]) -> dict[int, frozenset[int]]:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
-import pyarrow as pa
 
 from headrace.errors import CorruptionError
 from headrace.state.copies.nodestore import ORIGINS, NodeStore, Origin
@@ -41,14 +40,16 @@ NOTHING_LOADED = Loading({}, {}, 0, ())
 
 
 Sought = dict[BlockRef, Origin | None]
+Decode = Callable[["NearestStorage", str, int, SliceVersion], Any]
+"""Makes rows of a slice's blocks; CorruptionError if one of them, or what they make, is not what was written."""
 Accepts = Callable[[BlockRef, bytes], bool]
 
 
 class NearestStorage:
     """The checkpoint's storage, with blocks from copies: those of the slice that is being read, each given out once."""
 
-    def __init__(self, storage: Storage, own: NodeStore | None) -> None:
-        self._storage, self._own = storage, own
+    def __init__(self, storage: Storage, own: NodeStore | None, decode: Decode = read_slice) -> None:
+        self._storage, self._own, self._decode = storage, own, decode
         self._found: dict[tuple[str, int, int], bytes] = {}
         self._slices: dict[str, int] = {}
         self._blocks: dict[str, int] = {}
@@ -62,7 +63,7 @@ class NearestStorage:
 
     def read(
         self, step: str, slice: int, version: SliceVersion, peers: Sequence[Peer], others: Callable[[], Sequence[Peer]]
-    ) -> pa.RecordBatch:
+    ) -> Any:
         """A slice's rows: ``peers`` should have its blocks, ``others`` are asked for what the checkpoint has not.
 
         Checksums are looked at once, by who decodes the blocks; only if something is wrong, here too, to find out with
@@ -70,10 +71,10 @@ class NearestStorage:
         """
         origins = self._find(version, peers, has_length)
         try:
-            image = read_slice(self, step, slice, version)
+            image = self._decode(self, step, slice, version)
         except CorruptionError:
             origins = self._find_valid(version, peers, others)
-            image = read_slice(self, step, slice, version)
+            image = self._decode(self, step, slice, version)
         self._count(origins.values())
         return image
 
