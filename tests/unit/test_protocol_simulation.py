@@ -50,7 +50,7 @@ def test_no_life_breaks_an_invariant(first: int) -> None:
 
 
 def bad_seed(mutation: Mutation) -> int | None:
-    for seed in range(mutation.seeds):
+    for seed in range(mutation.first, mutation.first + mutation.seeds):
         try:
             World(seed, mutation.faults, **mutation.world).run()
         except (Violation, Exception):

@@ -116,7 +116,9 @@ def finals_taken_again(patch: Patch) -> None:
     patch.setattr(Arrivals, "final", anew)
 
 
-@mutation("messages: FINAL of another attempt", faults=replace(OVER_AND_OVER, chunk=0.3), seeds=1500, steps=800)
+@mutation(
+    "messages: FINAL of another attempt", faults=replace(OVER_AND_OVER, chunk=0.3), first=500, seeds=500, steps=800
+)
 def final_of_any_attempt(patch: Patch) -> None:
     """Of a cut with the same number, at least. First cuts come late, so that there is something to move."""
     begin = CutPace.begin

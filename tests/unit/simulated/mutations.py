@@ -40,7 +40,7 @@ CALM = Faults(disk=0.01, stall=0.0, sink=0.0, write=0.0, lose=0.0, repeat=0.0, l
 
 @dataclass(frozen=True)
 class Mutation:
-    """``seeds``: so many worlds are tried until one fails."""
+    """``seeds``: so many worlds are tried, from ``first`` on, until one fails; few do without some rules."""
 
     name: str
     rule: str
@@ -48,16 +48,17 @@ class Mutation:
     seeds: int
     faults: Faults | None
     world: dict[str, Any] = field(default_factory=dict)
+    first: int = 0
 
 
 MUTATIONS: dict[str, Mutation] = {}
 
 
 def mutation(
-    rule: str, seeds: int = 40, faults: Faults | None = None, **world: Any
+    rule: str, seeds: int = 40, faults: Faults | None = None, first: int = 0, **world: Any
 ) -> Callable[[Callable[[Patch], None]], Callable[[Patch], None]]:
     def note(apply: Callable[[Patch], None]) -> Callable[[Patch], None]:
-        MUTATIONS[apply.__name__] = Mutation(apply.__name__, rule, apply, seeds, faults, world)
+        MUTATIONS[apply.__name__] = Mutation(apply.__name__, rule, apply, seeds, faults, world, first)
         return apply
 
     return note
