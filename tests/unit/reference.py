@@ -186,6 +186,33 @@ def join(
     return rows
 
 
+def interval_join(
+    left: Sequence[Seen], right: Sequence[Seen], keys: Sequence[str], how: str, before_us: int, after_us: int,
+    columns: tuple[Sequence[str], Sequence[str]],
+) -> list[Row]:  # fmt: skip
+    """Equal keys, the right one's time from ``before_us`` before to ``after_us`` after the left one's; null keys meet nobody.
+
+    By its own watermark no record comes when its time to meet others has passed, nor meets one whose time had.
+    """
+    lefts = [one for one in left if one.late_us <= one.time_us + after_us]
+    rights = [one for one in right if one.late_us <= one.time_us + before_us]
+    rows, matched = [], set[int]()
+    for one in lefts:
+        hits = [
+            i for i, other in enumerate(rights)
+            if all(one.record[k] == other.record[k] and one.record[k] is not None for k in keys)
+            and -before_us <= other.time_us - one.time_us <= after_us
+            and one.late_us <= other.time_us + before_us and other.late_us <= one.time_us + after_us
+        ]  # fmt: skip
+        matched |= {*hits}
+        rows += [joined(one.record, rights[i].record, keys, columns) for i in hits]
+        if not hits and how in ("left", "outer"):
+            rows.append(joined(one.record, None, keys, columns))
+    if how in ("right", "outer"):
+        rows += [joined(None, other.record, keys, columns) for i, other in enumerate(rights) if i not in matched]
+    return rows
+
+
 def joined(
     left: Record | None, right: Record | None, keys: Sequence[str], columns: tuple[Sequence[str], Sequence[str]]
 ) -> Row:

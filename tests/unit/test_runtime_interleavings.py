@@ -20,9 +20,10 @@ from reference import NEVER_US, Seen
 import headrace as hr
 from headrace.driver.schemafinding import _of, _step
 from headrace.graph.nodes import JoinNode, ReduceNode
-from headrace.graph.windowing import FOREVER_US, SessionWindow, TimeWindow
+from headrace.graph.windowing import FOREVER_US, Interval, SessionWindow, TimeWindow
 from headrace.runtime.batch import Batch
 from headrace.runtime.build import build_reduce
+from headrace.runtime.operators.intervaljoin import IntervalJoin
 from headrace.runtime.operators.joins import Join, join_schema
 from headrace.runtime.operators.operator import Operator
 from headrace.runtime.operators.usercode import Guard
@@ -31,6 +32,7 @@ from headrace.runtime.reduce.paned import PanedReduce
 from headrace.runtime.reduce.reduce import Place
 from headrace.runtime.wire.edges import Combiner
 from headrace.state.durable.changes import Change, digest_of, merge_chain
+from headrace.state.hashing import slices_of
 from headrace.state.table.rowtable import Partials
 
 SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64())])
@@ -108,9 +110,9 @@ def batch_of(members: list[Seen]) -> Batch:
 
 
 @st.composite
-def partitions(draw: st.DrawFn) -> tuple[list[list[tuple[str, int]]], int]:
+def partitions(draw: st.DrawFn, keys: tuple[str | None, ...] = ("a", "b")) -> tuple[list[list[tuple[Any, int]]], int]:
     time = st.integers(0, 40)
-    part = st.lists(st.tuples(st.sampled_from(["a", "b"]), time), max_size=12)
+    part = st.lists(st.tuples(st.sampled_from(keys), time), max_size=12)
     return draw(st.lists(part, min_size=1, max_size=3)), draw(st.sampled_from([0, 3, 10]))
 
 
@@ -293,6 +295,96 @@ def test_joins(how: Any, made: tuple[list[list[tuple[str, int]]], int], data: st
     expected = ref.join(left, right, ["k"], how, 10, 6, (SCHEMA.names, SCHEMA.names))
     assert ref.bag(rig.catcher.rows) == ref.bag(expected)
     assert not rig.stored("left") and not rig.stored("right")
+
+
+class Shifting(Rig):
+    """Two operators as one, each with slices of its own; at cuts slices go from one to the other."""
+
+    def __init__(self, make: Callable[[], Operator], data: st.DataObject) -> None:
+        self.data, self.owner = data, np.zeros(SLICES, np.int64)
+        super().__init__(make)
+
+    def _fresh(self) -> Any:
+        self.halves = [self.make() for _ in range(2)]
+        catchers = [Catcher() for _ in self.halves]
+        for half, catcher in zip(self.halves, catchers):
+            catcher.rows = self.catcher.rows
+            half.feed(catcher)
+            half.begin()
+        for slice in range(SLICES):
+            self._load(self.halves[self.owner[slice]], slice)
+        for index, half in enumerate(self.halves):
+            half.restored(np.flatnonzero(self.owner == index).tolist())
+        return self
+
+    def _load(self, half: Operator, slice: int) -> None:
+        for part, store in half.stores().items():
+            if chain := self.chains.get((part, slice)):
+                image = merge_chain([c.puts for c in chain], [c.deletes for c in chain])
+                assert digest_of(image) == chain[-1].digest
+                store.load(slice, image, chain[-1].digest)
+
+    def receive(self, port: int, batch: Batch) -> None:
+        owners = self.owner[slices_of([batch.records.column("k")], SLICES)]
+        for index, half in enumerate(self.halves):
+            half.receive(port, batch.where(owners == index))
+
+    def watermark(self, port: int, watermark_us: int) -> None:
+        for half in self.halves:
+            half.watermark(port, watermark_us)
+
+    def chunk(self) -> None:
+        for half in self.halves:
+            for part, store in half.stores().items():
+                for change in store.changes():
+                    assert change.parent == (chain[-1].digest if (chain := self.chains.get((part, change.slice))) else (0, 0))
+                    self.chains.setdefault((part, change.slice), []).append(change)
+
+    def cut(self, *, end: bool) -> None:
+        for half in self.halves:
+            half.on_cut(end=end)
+        self.chunk()
+        moved = self.data.draw(st.sets(st.integers(0, SLICES - 1)))
+        for index, half in enumerate(self.halves):
+            half.give_away(frozenset(slice for slice in moved if self.owner[slice] == index))
+        for slice in moved:
+            self.owner[slice] = 1 - self.owner[slice]
+            self._load(self.halves[self.owner[slice]], slice)
+            self.halves[self.owner[slice]].adopted(frozenset({slice}))
+
+    def begin(self, *, restore: bool) -> None:
+        for half in self.halves:
+            for catcher, _ in half.outputs:
+                catcher.watermark_us = NEVER_US
+        if restore:
+            self._fresh()
+        else:
+            for half in self.halves:
+                half.begin()
+
+
+INTERVALS = st.sampled_from([(0, 0), (3, 3), (0, 8), (8, 0), (2, 7), (100, 100)])
+
+
+@pytest.mark.parametrize("moving", [False, True], ids=["one subtask", "slices that move"])
+@pytest.mark.parametrize("how", ["inner", "left", "right", "outer"])
+@given(partitions(("a", "b", None)), INTERVALS, st.data())
+@settings(max_examples=40)
+def test_interval_joins(
+    how: Any, moving: bool, made: tuple[list[list[tuple[Any, int]]], int], bounds: tuple[int, int], data: st.DataObject
+) -> None:
+    parts = entering(*made)
+    node = JoinNode("step", ("k",), Interval(*bounds), how, ("l", "r"))
+
+    def make() -> Operator:
+        return IntervalJoin(node, (SCHEMA, SCHEMA), join_schema(node, SCHEMA, SCHEMA), SLICES)
+
+    rig = Shifting(make, data) if moving else Rig(make)
+    play(rig, parts, made[1], data, ports=2)
+    left, right = ([one for p, part in enumerate(parts) if p % 2 == side for one in part] for side in (0, 1))
+    expected = ref.interval_join(left, right, ["k"], how, *bounds, (SCHEMA.names, SCHEMA.names))
+    assert ref.bag(rig.catcher.rows) == ref.bag(expected)
+    assert not rig.stored("left") and not rig.stored("right"), "records whose time has passed"
 
 
 @given(partitions(), st.data())

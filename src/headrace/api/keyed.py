@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args
 
+from headrace.api.joining import join_bounds, join_memory
 from headrace.api.options import STEP_DEFAULTS, Latency, ParallelismLike, StepSettings, step_options
 from headrace.api.reducing import AtLeast, ReduceState, check_columns, check_groups, merged_columns, own_columns
 from headrace.config import spelled_out
@@ -133,11 +134,24 @@ class KeyedStream:
         self,
         other: KeyedStream,
         *,
+        within: Duration | None = None,
+        before: Duration | None = None,
+        after: Duration | None = None,
         how: JoinHow | Literal["full"] = "inner",
+        state: ReduceState | None = None,
         name: str | None = None,
         **options: Unpack[StepSettings],
     ) -> Stream:
-        """Join two keyed streams on equal keys within each window.
+        """Join two keyed streams on equal keys whose event times are near, or that lie in the same window.
+
+        ``join(payments, within="1 min")`` pairs records whose times are at most a minute apart; ``before="10 s",
+        after="1 min"`` those of the other side from ten seconds before to a minute after one of this side (nothing is
+        said: not at all). A pair comes as soon as both records are there. A record that meets none comes by itself,
+        if its side is an outer one, when the watermark has passed the last time at which it could have met one.
+        ``state=hr.keep(memory="64 MB")`` bounds the memory for records that wait in each subtask; the rest goes to disk.
+
+        With a window, ``left.key_by("k").window(hr.tumbling("10 s")).join(right.key_by("k"))``, all records of a key and
+        window meet, and all rows come at the window's end. Records on either side of a border never meet.
 
         Both sides are keyed by columns of the same names, in the same order; rename columns with ``map_batch`` where
         they differ. The window is given on this side and cuts both. ``how`` is ``"inner"``, ``"left"``, ``"right"`` or
@@ -146,8 +160,8 @@ class KeyedStream:
         """
         same_job(self, other)
         name = name or self.job.auto_name("join", self.name)
-        if self.windowed is None:
-            raise GraphError(f"join {name!r} needs a window: left.key_by(...).window(hr.tumbling('10 s')).join(right)")
+        over = join_bounds(name, self.windowed, {"within": within, "before": before, "after": after})
+        memory_bytes = join_memory(name, over, state)
         if self.keys != other.keys:
             raise GraphError(
                 f"join {name!r}: both sides need key columns of the same names in the same order, not {self.keys} and "
@@ -157,7 +171,7 @@ class KeyedStream:
             raise GraphError(f"join {name!r}: how={how!r} is not inner, left, right or outer")
         kind: JoinHow = "outer" if how == "full" else how
         return self.job.add(
-            JoinNode(name, self.keys, self.windowed, kind, (self.name, other.name), step_options(name, options))
+            JoinNode(name, self.keys, over, kind, (self.name, other.name), step_options(name, options), memory_bytes)
         )
 
 

@@ -36,7 +36,7 @@ from headrace.graph.windowing import FOREVER_US, SessionWindow, TimeWindow
 from headrace.runtime.batch import Batch
 from headrace.runtime.clock import now_us
 from headrace.runtime.operators.eventtimes import check_time_type, event_times
-from headrace.runtime.operators.joins import Join, join_schema
+from headrace.runtime.operators.joins import check_sides, join_schema
 from headrace.runtime.operators.lookups import LookupOperator, edition_of, lookup_schema
 from headrace.runtime.operators.process import Process
 from headrace.runtime.operators.usercode import Guard, line_of
@@ -127,7 +127,7 @@ def _step(node: Node, inputs: list[_Sample], known: pa.Schema | None, time: Time
             return _process(node, first, known, time)
         case JoinNode():
             schema = join_schema(node, first.schema, inputs[1].schema)
-            Join(node, (first.schema, inputs[1].schema), schema, 1)
+            check_sides(node, (first.schema, inputs[1].schema))
             return _Sample(schema, lambda: _blank(schema, first.rows))
         case LookupNode():
             return _lookup(node, first)

@@ -12,7 +12,7 @@ from headrace.connect.lookuptable import LookupTable
 from headrace.connect.sink import Sink
 from headrace.connect.source import Source
 from headrace.graph.reduction import Reducer
-from headrace.graph.windowing import TimeWindow, Window
+from headrace.graph.windowing import Interval, TimeWindow, Window
 
 OnError = Literal["fail", "skip"]
 TransformKind = Literal["map", "flat_map", "filter", "map_batch"]
@@ -167,10 +167,15 @@ class ProcessNode:
 class JoinNode:
     name: str
     keys: tuple[str, ...]
-    window: Window
+    window: Window | Interval
     how: JoinHow
     inputs: tuple[str, ...]
     options: StepOptions = StepOptions()
+    memory_bytes: int | None = None
+
+    def outer(self, port: int) -> bool:
+        """Whether rows of a side that meet none of the other come too."""
+        return self.how in ("outer", "right" if port else "left")
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from headrace.graph.nodes import (
     TransformNode,
 )
 from headrace.graph.stages import Layout
+from headrace.graph.windowing import Interval
 from headrace.units import in_words
 
 
@@ -70,7 +71,9 @@ def describe(node: Node) -> str:
             kept = {name: f" for {in_words(state.ttl_us / 1e6)}" if state.ttl_us else "" for name, state in node.state}
             return f"process by {', '.join(node.keys)}, state {', '.join(map(''.join, kept.items())) or 'none'}"
         case JoinNode():
-            return f"{node.how} join by {', '.join(node.keys)} over {node.window.describe()}"
+            over = "" if isinstance(node.window, Interval) else "over "
+            memory = f", {node.memory_bytes / 1e6:g} MB per subtask" if node.memory_bytes is not None else ""
+            return f"{node.how} join by {', '.join(node.keys)} {over}{node.window.describe()}{memory}"
         case LateNode():
             return f"what comes too late for {node.inputs[0]}"
         case LookupNode():

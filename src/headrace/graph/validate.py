@@ -20,7 +20,7 @@ from headrace.graph.nodes import (
 )
 from headrace.graph.paths import bound_through, reachable, sources_of
 from headrace.graph.reduction import Aggregate, UserReducer
-from headrace.graph.windowing import CountWindow, SessionWindow, TimeWindow, WholeInput
+from headrace.graph.windowing import CountWindow, Interval, SessionWindow, TimeWindow, WholeInput
 
 
 def validate(graph: Graph, *, need_sink: bool = True) -> None:
@@ -90,22 +90,24 @@ def _check_windows(graph: Graph, node: Node) -> None:
                     f"step {node.name!r}: {name} has early=, which needs a tumbling or sliding window or the whole "
                     f"input, not {window.describe()}"
                 )
-    if isinstance(node, JoinNode) and not isinstance(window, TimeWindow):
+    if isinstance(node, JoinNode) and not isinstance(window, (TimeWindow, Interval)):
         raise GraphError(f"join {node.name!r} needs a tumbling or sliding window, not {window.describe()}")
     if isinstance(window, (CountWindow, SessionWindow, WholeInput)) and window.versioned:
         raise GraphError(f"step {node.name!r}: hr.versioned takes a tumbling or sliding window")
-    if isinstance(window, (TimeWindow, SessionWindow)):
+    if isinstance(window, (TimeWindow, SessionWindow, Interval)):
+        what = "joins by event time" if isinstance(window, Interval) else "has an event-time window"
         for source in sources_of(graph, node.name):
             if source.event_time is None and not _keeps_time(graph, source, node):
                 raise GraphError(
-                    f"step {node.name!r} has an event-time window, but source {source.name!r} has no event time; "
+                    f"step {node.name!r} {what}, but source {source.name!r} has no event time; "
                     f"give it one: job.source({source.name!r}, ..., event_time='column')"
                 )
         for timeless in _timeless_before(graph, node):
             over = timeless.window.describe() if timeless.window else "all records so far"
+            instead = f", or {node.name!r} hr.whole_input()" if isinstance(node, ReduceNode) else ""
             raise GraphError(
-                f"step {node.name!r} has an event-time window, but results of {timeless.name!r}, which are over {over}, "
-                f"belong to no time; give {timeless.name!r} an event-time window, or {node.name!r} hr.whole_input()"
+                f"step {node.name!r} {what}, but results of {timeless.name!r}, which are over {over}, belong to no time; "
+                f"give {timeless.name!r} an event-time window{instead}"
             )
 
 

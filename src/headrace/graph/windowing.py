@@ -74,4 +74,21 @@ class WholeInput:
         return "the whole input"
 
 
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Which records of two streams meet: from ``before_us`` before a left one's time to ``after_us`` after it."""
+
+    before_us: int
+    after_us: int
+
+    def reach_us(self, port: int) -> int:
+        """How long after its own time a record of a side may still meet one."""
+        return self.before_us if port else self.after_us
+
+    def describe(self) -> str:
+        if self.before_us == self.after_us:
+            return f"within {self.after_us / 1e6:g} s"
+        return f"from {self.before_us / 1e6:g} s before to {self.after_us / 1e6:g} s after"
+
+
 Window = TimeWindow | SessionWindow | CountWindow | WholeInput

@@ -21,7 +21,8 @@ from headrace.graph.nodes import (
     TransformNode,
 )
 from headrace.graph.paths import sources_of
-from headrace.graph.windowing import TimeWindow, WholeInput
+from headrace.graph.windowing import Interval, TimeWindow, WholeInput
+from headrace.runtime.operators.intervaljoin import IntervalJoin
 from headrace.runtime.operators.joins import Join
 from headrace.runtime.operators.lookups import LookupOperator
 from headrace.runtime.operators.operator import Operator
@@ -115,7 +116,8 @@ def build_operator(plan: JobPlan, node: Node, guard: Guard) -> Operator:
             return Process(node, schema, out, guard, slices, timeless=timeless, debug=settings.debug_state)
         case JoinNode():
             sides = plan.schema_into(node.name, 0), plan.schema_into(node.name, 1)
-            return Join(node, sides, plan.schemas[node.name], slices)
+            kind = IntervalJoin if isinstance(node.window, Interval) else Join
+            return kind(node, sides, plan.schemas[node.name], slices)
         case LookupNode():
             return LookupOperator(node, plan.schema_into(node.name), plan.schemas[node.name])
         case SinkNode():

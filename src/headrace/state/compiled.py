@@ -34,6 +34,7 @@ KERNEL_MODULES = (
     "rowhash",
     *(f"index/{name}" for name in (*_INDEX, "residency")),
     *(f"spill/{name}" for name in ("blocks", "buckets", "rowkernels")),
+    "stores/meeting",
 )
 """Where kernels, their parts and their constants are written."""
 

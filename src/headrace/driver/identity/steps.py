@@ -29,7 +29,7 @@ from headrace.graph.nodes import (
 )
 from headrace.graph.reduction import Reducer, UserReducer
 from headrace.graph.sharing import Sharing
-from headrace.graph.windowing import SessionWindow, TimeWindow, WholeInput, Window
+from headrace.graph.windowing import Interval, SessionWindow, TimeWindow, WholeInput, Window
 from headrace.runtime.plan import JobPlan
 from headrace.state.durable.segments import FORMAT_ID
 from headrace.state.hashing import HASH_ID
@@ -155,6 +155,8 @@ def _step(plan: JobPlan, node: Node) -> Step:
             return Step("process", columns, {"key": _listed(node.keys)}, {"used": used}, states)
         case JoinNode():
             facts = {"key": _listed(node.keys), "window": _in_words(node.window)}
+            if isinstance(node.window, Interval):  # rows say whether they were matched if that will be asked
+                facts |= {"how": node.how, MEMORY: NO_BOUND if node.memory_bytes is None else BOUND}
             left, right = (_typed(plan.schema_into(node.name, port)) for port in (0, 1))
             return Step("join", columns, facts, {"left input": left, "right input": right})
         case TransformNode():
@@ -230,7 +232,7 @@ def _event_time(node: SourceNode) -> str:
     return f"column {node.event_time!r}" + (f" in {node.time_unit}" if node.time_unit else "")
 
 
-def _in_words(window: Window | None) -> str:
+def _in_words(window: Window | Interval | None) -> str:
     """A window, exactly: ``describe`` is for people and rounds."""
     match window:
         case None:
@@ -240,6 +242,8 @@ def _in_words(window: Window | None) -> str:
             return f"{_seconds(window.size_us)} every {_seconds(window.every_us)}{versioned}"
         case SessionWindow():
             return f"sessions with a gap of {_seconds(window.gap_us)}"
+        case Interval():
+            return f"from {_seconds(window.before_us)} before to {_seconds(window.after_us)} after"
         case _:
             return window.describe()
 

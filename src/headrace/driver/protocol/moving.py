@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from headrace.driver.protocol.events import NumberedCut
-from headrace.graph.nodes import ReduceNode
+from headrace.graph.nodes import JoinNode, ReduceNode
 from headrace.runtime.messages import Final, FinalSlice, Place, Prepare
 from headrace.runtime.ownership import Table, changed
 from headrace.runtime.plan import Description, JobPlan
@@ -83,7 +83,7 @@ class Moving:
         bounded = {
             plan.layout.stage_of[node.name]
             for node in plan.graph.nodes
-            if isinstance(node, ReduceNode) and node.memory_bytes is not None
+            if isinstance(node, (ReduceNode, JoinNode)) and node.memory_bytes is not None
         }
         return Moving(plan.layout.stage_of, keyed, frozenset(keyed.values()) - bounded)
 

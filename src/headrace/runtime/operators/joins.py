@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from headrace.errors import SchemaError
 from headrace.graph.nodes import JoinNode
-from headrace.graph.windowing import TimeWindow
+from headrace.graph.windowing import Interval, TimeWindow
 from headrace.runtime.batch import Batch
 from headrace.runtime.operators.eventtimes import closed_until, first_end, last_end
 from headrace.runtime.operators.operator import Operator, timestamps
@@ -30,18 +30,7 @@ class Join(Operator):
         super().__init__(node.name, ports=2)
         assert isinstance(node.window, TimeWindow)
         self._node, self._window, self._out, self._slices = node, node.window, out, slices
-        for schema in schemas:
-            for key in node.keys:
-                if schema.get_field_index(key) < 0:
-                    raise SchemaError(f"step {node.name!r}: key column {key!r} is not among {', '.join(schema.names)}")
-                check_key_type(key, schema.field(key).type, node.name)
-        for key in node.keys:
-            left, right = (schema.field(key).type for schema in schemas)
-            if left != right:
-                raise SchemaError(
-                    f"step {node.name!r}: key column {key!r} is {left} on the left and {right} on the right; "
-                    f"give both sides one type with map or map_batch"
-                )
+        check_sides(node, schemas)
         self._rows = [RowStore(schema) for schema in schemas]
         self._born_us = 0
 
@@ -93,11 +82,28 @@ class Join(Operator):
         return pa.table(columns, names=self._out.names[: len(columns)])
 
 
+def check_sides(node: JoinNode, schemas: tuple[pa.Schema, pa.Schema]) -> None:
+    """Both sides have the keys, as the same types."""
+    for schema in schemas:
+        for key in node.keys:
+            if schema.get_field_index(key) < 0:
+                raise SchemaError(f"step {node.name!r}: key column {key!r} is not among {', '.join(schema.names)}")
+            check_key_type(key, schema.field(key).type, node.name)
+    for key in node.keys:
+        left, right = (schema.field(key).type for schema in schemas)
+        if left != right:
+            raise SchemaError(
+                f"step {node.name!r}: key column {key!r} is {left} on the left and {right} on the right; "
+                f"give both sides one type with map or map_batch"
+            )
+
+
 def join_schema(node: JoinNode, left: pa.Schema, right: pa.Schema) -> pa.Schema:
-    """Columns of a join's output: left, right without keys (clashes get ``_right``), window."""
+    """Columns of a join's output: left, right without keys (clashes get ``_right``), window if there is one."""
     names = set(left.names)
-    fields = list(left)
-    for field in right:
+    left_null, right_null = node.outer(1), node.outer(0)
+    fields = [field.with_nullable(field.nullable or (left_null and field.name not in node.keys)) for field in left]
+    for field in (field.with_nullable(field.nullable or right_null) for field in right):
         if field.name not in node.keys:
             fields.append(field.with_name(f"{field.name}_right") if field.name in names else field)
     taken = {field.name for field in fields}
@@ -106,5 +112,7 @@ def join_schema(node: JoinNode, left: pa.Schema, right: pa.Schema) -> pa.Schema:
             f"step {node.name!r}: its output would have two columns of one name: {', '.join(f.name for f in fields)}; "
             f"rename one before the join"
         )
+    if isinstance(node.window, Interval):
+        return pa.schema(fields)
     bounds = [pa.field(name, pa.timestamp("us", "UTC")) for name in ("window_start", "window_end") if name not in taken]
     return pa.schema([*fields, *bounds])
