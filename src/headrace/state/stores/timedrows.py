@@ -174,7 +174,8 @@ class TimedRows:
             rows = np.sort(found[:count])
             if self.noting and len(alone := rows[self._facts.flags[rows] & _IS_MATCHED == 0]):
                 yield self.records(alone), self._facts.times[alone]
-            self._bury(rows)
+            self._facts.flags[rows] |= _IS_GONE
+            self._dirty_rows += count
         if len(self._rows) > max(2 * self._queued, _FEWEST):
             self._keep(self._live())
 
@@ -187,6 +188,7 @@ class TimedRows:
         """A swap copies what is new, and leaves the rest for later."""
 
     def swap(self) -> Pending:
+        self._bury()
         flags = self._facts.flags[: len(self._rows)]
         new = np.flatnonzero(flags & (_IS_TOLD | _IS_GONE) == 0)
         since = np.flatnonzero(flags & 15 == _IS_TOLD | _IS_MATCHED)
@@ -203,7 +205,7 @@ class TimedRows:
 
     def dirty_bytes(self) -> int:
         row_bytes = self._rows.nbytes // max(len(self._rows), 1) + 2 * ID_BYTES
-        return self._dirty_rows * row_bytes + sum(ID_BYTES * len(graves.slices) for graves in self._graves)
+        return self._dirty_rows * row_bytes
 
     def give_away(self, slices: frozenset[int]) -> None:
         self._keep(self._live() & ~np.isin(self._slices_of(slice(0, len(self._rows))), sorted(slices)))
@@ -252,6 +254,7 @@ class TimedRows:
 
     def _keep(self, kept: Mask) -> None:
         """Forget the other rows, wherever they are remembered."""
+        self._bury()
         rows = np.flatnonzero(kept)
         self._facts = self._facts.moved(rows, max(2 * len(rows), _FEWEST))
         self._rows.keep(kept)
@@ -260,12 +263,14 @@ class TimedRows:
         self._new_table(len(rows))
         self._link(0)
 
-    def _bury(self, rows: I64) -> None:
-        told = rows[self._facts.flags[rows] & _IS_TOLD != 0]
+    def _bury(self) -> None:
+        """Set aside what changes have to say of rows that are gone and were told."""
+        flags = self._facts.flags[: len(self._rows)]
+        told = np.flatnonzero(flags & (_IS_TOLD | _IS_GONE) == _IS_TOLD | _IS_GONE)
         if len(told):
             stamps = stamps_of(self._stored(told, _TOLD_MATCHED))
             self._graves.append(_Graves(self._slices_of(told), self._facts.counters[told], stamps))
-        self._facts.flags[rows] |= _IS_GONE
+            flags[told] = _IS_GONE
 
     def _stored(self, rows: I64, matched: np.uint8 = _IS_MATCHED) -> pa.RecordBatch:
         facts = self._facts
