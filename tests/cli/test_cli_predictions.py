@@ -49,6 +49,53 @@ def test_predictions_as_json(headrace, app):
     assert abs(sum(part["ms"] for part in one["budget"]) - 80) < 0.01
 
 
+JOINED = """
+    import headrace as hr
+
+    job = hr.Job("joined")
+    left, right = (
+        job.source(name, hr.generate(lambda n: {"k": n % 3, "t": n}, rate="1000/s"), event_time="t", lateness="1 s")
+        for name in ("left", "right")
+    )
+    both = left.key_by("k")WINDOW.join(right.key_by("k"), name="both"OPTIONS)
+    both.sink("out", hr.jsonl("out"))
+    job.constrain(left >> both, p99="80 ms")
+"""
+
+
+def joined(window: str = "", options: str = "") -> str:
+    return JOINED.replace("WINDOW", window).replace("OPTIONS", options)
+
+
+def test_the_wait_of_windows_is_counted(headrace, app):
+    """Rows of a join over windows of ten seconds do not come after 20 ms, whatever the bound is about."""
+    windowed = app(joined(".window(hr.tumbling('10 s'))"))
+    done = headrace("explain", windowed)
+    assert (
+        "both: its rows come when their window ends, up to 10 s after a record, and 1 s more, as far out of" in done.out
+    )
+    assert "rows of 'both' come when their windows end: p50 6" in done.out
+    assert "which the bound does not count (latency='read-write' makes it count)" in done.out
+    answer = headrace("explain", windowed, "--json").answer
+    (one,) = answer["predictions"]["constraints"]
+    assert one["predicted"]["p99_ms"] < 80
+    assert one["until_rows"]["windows"] == ["both"]
+    assert 6000 < one["until_rows"]["p50_ms"] < 6100 and 10_900 < one["until_rows"]["p99_ms"] < 11_000
+    assert answer["waits"] == [{"step": "both", "rows": "all", "at_most_s": 10.0, "lateness_s": 1.0}]
+    counted = headrace("explain", app(joined(".window(hr.tumbling('10 s'))", ", latency='read-write'")), "--json")
+    (one,) = counted.answer["predictions"]["constraints"]
+    assert one["predicted"]["p50_ms"] > 6000 and one["until_rows"] is None
+    assert one["verdict"].startswith("cannot be met")
+
+
+def test_pairs_of_an_interval_join_wait_for_nothing(headrace, app):
+    answer = headrace("explain", app(joined(options=", within='1 min'")), "--json").answer
+    assert answer["predictions"]["constraints"][0]["until_rows"] is None and answer["waits"] == []
+    done = headrace("explain", app(joined(options=", before='0 s', after='1 min', how='left'")))
+    assert "left join by k from 0 s before to 60 s after" in done.out
+    assert "both: pairs come at once; a record that meets none comes 1 min after its time, and 1 s more" in done.out
+
+
 def test_a_bound_that_cannot_be_met_is_refused_with_one_that_can(headrace, app):
     (one,) = headrace("explain", app(source(p99="2 ms")), "--json").answer["predictions"]["constraints"]
     assert one["verdict"].startswith("cannot be met; the smallest p99 that could is ") and one["plan"] is None

@@ -337,7 +337,9 @@ class Shifting(Rig):
         for half in self.halves:
             for part, store in half.stores().items():
                 for change in store.changes():
-                    assert change.parent == (chain[-1].digest if (chain := self.chains.get((part, change.slice))) else (0, 0))
+                    assert change.parent == (
+                        chain[-1].digest if (chain := self.chains.get((part, change.slice))) else (0, 0)
+                    )
                     self.chains.setdefault((part, change.slice), []).append(change)
 
     def cut(self, *, end: bool) -> None:

@@ -12,7 +12,8 @@ import pyarrow as pa
 from headrace.connect.generate import Generate
 from headrace.connect.pace import as_pace
 from headrace.connect.replay import Replay
-from headrace.graph.nodes import ProcessNode, ReduceNode, SourceNode, TransformNode
+from headrace.graph.nodes import JoinNode, Node, ProcessNode, ReduceNode, SourceNode, TransformNode
+from headrace.graph.paths import reachable
 from headrace.graph.windowing import TimeWindow
 from headrace.model.costs import PER_RECORD, VECTORISED, Costs, StepCost
 from headrace.model.sizing import Limits, RuntimePlant
@@ -55,17 +56,30 @@ def source_shares(plan: JobPlan) -> dict[str, float]:
     return {name: rate / sum(rates.values()) for name, rate in rates.items()}
 
 
-def stages_of(plan: JobPlan, costs: Costs, upto: int) -> tuple[StagePhases, ...]:
-    """The model's stages 0 to ``upto`` of a job."""
+def stages_of(plan: JobPlan, costs: Costs, upto: int, windows: frozenset[str] = frozenset()) -> tuple[StagePhases, ...]:
+    """The model's stages 0 to ``upto`` of a job; ``windows`` are steps whose windows count, besides read-write ones."""
     given = records_per_input(plan, costs)
-    return tuple(_stage(plan, costs, given, index) for index in range(upto + 1))
+    return tuple(_stage(plan, costs, given, index, windows) for index in range(upto + 1))
 
 
-def plant_of(plan: JobPlan, costs: Costs, quantile: float | None, start: str, end: str) -> RuntimePlant:
+def open_windows(plan: JobPlan, start: str, end: str) -> frozenset[str]:
+    """Steps on a path whose rows come when their windows end, and whose latency leaves that out."""
+    beyond = reachable(plan.graph, start)
+    return frozenset(
+        node.name
+        for node in plan.graph.nodes
+        if _window_of(node) is not None and node.options.latency != "read-write"
+        and node.name in beyond and end in reachable(plan.graph, node.name)
+    )  # fmt: skip
+
+
+def plant_of(
+    plan: JobPlan, costs: Costs, quantile: float | None, start: str, end: str, windows: frozenset[str] = frozenset()
+) -> RuntimePlant:
     """What can be planned for a path between two steps."""
     from_source = isinstance(plan.graph.by_name[start], SourceNode)
     return RuntimePlant(
-        stages_of(plan, costs, plan.layout.stage_of[end]),
+        stages_of(plan, costs, plan.layout.stage_of[end], windows),
         quantile,
         max_bytes=plan.settings.flush_bytes,
         first=None if from_source else plan.layout.stage_of[start],
@@ -102,13 +116,13 @@ def records_per_input(plan: JobPlan, costs: Costs) -> dict[str, float]:
     return given
 
 
-def _stage(plan: JobPlan, costs: Costs, given: dict[str, float], index: int) -> StagePhases:
+def _stage(plan: JobPlan, costs: Costs, given: dict[str, float], index: int, windows: frozenset[str]) -> StagePhases:
     stage = plan.layout.stages[index]
     border = plan.layout.border(index)
     arriving = sum(given[edge.target] for edge in border) if border else 0.0
     if not border:  # sources, or a hop within a leg: what its own first steps are given
         arriving = max((given[name] for name in stage.steps), default=1.0) if index else 1.0
-    every_s, lateness_s = _window(plan, index)
+    every_s, lateness_s = _windows(plan, index, windows)
     steps = [(cost_of(plan, costs, name), given[name]) for name in stage.steps if name in plan.graph.by_name]
     return StagePhases(
         " + ".join(stage.steps),
@@ -124,14 +138,22 @@ def _stage(plan: JobPlan, costs: Costs, given: dict[str, float], index: int) -> 
     )
 
 
-def _window(plan: JobPlan, index: int) -> tuple[float | None, float]:
-    """How long read-write steps of a stage hold records: until their window ends, and as late as sources may be."""
+def _window_of(node: Node | None) -> TimeWindow | None:
+    """The windows at whose ends a step's rows come."""
+    match node:
+        case ReduceNode(window=TimeWindow() as window) | JoinNode(window=TimeWindow() as window):
+            return window
+    return None
+
+
+def _windows(plan: JobPlan, index: int, more: frozenset[str]) -> tuple[float | None, float]:
+    """How long steps of a stage hold records: until their window ends, and as late as sources may be."""
     every_us = [
-        node.window.every_us
+        window.every_us
         for name in plan.layout.stages[index].steps
-        if isinstance(node := plan.graph.by_name.get(name), ReduceNode)
-        and isinstance(node.window, TimeWindow)
-        and node.options.latency == "read-write"
+        if (window := _window_of(node := plan.graph.by_name.get(name))) is not None
+        and node is not None
+        and (name in more or node.options.latency == "read-write")
     ]
     lateness_us = max(node.lateness_us for node in plan.graph.nodes if isinstance(node, SourceNode))
     return (sum(every_us) / 1e6, lateness_us / 1e6) if every_us else (None, 0.0)

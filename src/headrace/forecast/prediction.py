@@ -5,13 +5,13 @@ SCALLA 2.9 and 2.12 for our runtime. Costs are defaults, calibrated on samples o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from headrace.actuate.controljob import constraint_of, topology_of
 from headrace.control.constraints import PathConstraint
 from headrace.errors import UnstableError
 from headrace.forecast.allotments import budgets_of
-from headrace.forecast.pathmodel import limits_of, plant_of, total_rate_per_s
+from headrace.forecast.pathmodel import limits_of, open_windows, plant_of, total_rate_per_s
 from headrace.model.budgets import Budget
 from headrace.model.buffers import Buffering
 from headrace.model.costs import Costs
@@ -44,7 +44,8 @@ class Forecast:
     """One constraint before the start: the job as it begins, and the smallest setting that keeps the bound.
 
     ``at_start`` is None where the rate is unknown or a stage could not keep up, ``sizing`` where the rate is unknown;
-    ``verdict`` says so.
+    ``verdict`` says so. ``until_rows`` is ``at_start`` with the time for which windows on the path are open, where the
+    constraint does not count it.
     """
 
     constraint: PathConstraint
@@ -53,6 +54,8 @@ class Forecast:
     at_start: Prediction | None
     sizing: Sizing | Unattainable | None
     verdict: str
+    windows: frozenset[str] = frozenset()
+    until_rows: Prediction | None = None
 
 
 def forecast(plan: JobPlan, costs: Costs, rate_per_s: float | None = None) -> tuple[Forecast, ...]:
@@ -63,7 +66,12 @@ def forecast(plan: JobPlan, costs: Costs, rate_per_s: float | None = None) -> tu
     for bound in plan.graph.constraints:
         constraint = constraint_of(bound, topology)
         plant = plant_of(plan, costs, constraint.quantile, bound.start, bound.end)
-        made.append(_forecast(plan, costs, constraint, plant, rate))
+        one = _forecast(plan, costs, constraint, plant, rate)
+        windows = open_windows(plan, bound.start, bound.end)
+        if windows and rate is not None and one.at_start is not None:
+            waiting = plant_of(plan, costs, constraint.quantile, bound.start, bound.end, windows)
+            one = replace(one, windows=windows, until_rows=Prediction.of(predicted(plan, waiting, rate)))
+        made.append(one)
     return tuple(made)
 
 

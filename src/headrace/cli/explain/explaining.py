@@ -11,6 +11,7 @@ from rich.text import Text
 from headrace.cli.explain.paneadvice import in_words_about, pane_choices
 from headrace.cli.explain.predictions import constraint_sentences
 from headrace.cli.explain.reducecosts import ReduceCost, reduce_costs
+from headrace.cli.explain.waits import wait_in_words, waits_of
 from headrace.graph.render import describe, render
 from headrace.units import in_words
 
@@ -41,6 +42,7 @@ def explanation(plan: JobPlan, settings: tuple[SparkSetting, ...]) -> dict[str, 
             for node in plan.graph.nodes
         ],
         "edges": [{"from": e.source, "to": e.target, "stage": e.border, "keys": list(e.keys)} for e in layout.edges],
+        "waits": waits_of(plan.graph),
         "panes": pane_choices(plan.graph),
         "shared": [{"step": step, "runs_as": other} for step, other in plan.graph.shared],
         "constraints": [constraint.describe() for constraint in plan.graph.constraints],
@@ -82,6 +84,8 @@ def in_sentences(plan: JobPlan) -> list[str]:
     else:
         maximum = max(stage.subtasks for stage in layout.stages)
         lines.append(f"{maximum} task slots at most: stages run one after the other.")
+    if settings.mode != "batch":
+        lines += [wait_in_words(wait) for wait in waits_of(plan.graph)]
     return lines + [in_words_about(choice) for choice in pane_choices(plan.graph)]
 
 

@@ -53,6 +53,13 @@ def constraint_sentences(found: dict[str, Any]) -> list[str]:
             lines.append(f"    predicted at {rate:g}/s as it starts: p50 {p50:g} ms, p99 {p99:g} ms")
             parts = ", ".join(f"{part['phase']} {part['mean_ms']:g}" for part in one["predicted"]["phases"])
             lines.append(f"    where the time goes, in ms: {parts}")
+        if one["until_rows"] is not None:
+            p50, p99 = (in_words(one["until_rows"][q] / 1000) for q in ("p50_ms", "p99_ms"))
+            steps = " and ".join(map(repr, one["until_rows"]["windows"]))
+            lines.append(
+                f"    rows of {steps} come when their windows end: p50 {p50}, p99 {p99} with that wait, which the bound "
+                f"does not count (latency='read-write' makes it count)"
+            )
         if one["plan"] is not None:
             edges = ", ".join(f"{edge} {ms:g} ms" for edge, ms in one["plan"]["deadlines_ms"].items())
             lines.append(f"    longest buffer deadlines: {edges}; {one['plan']['why']}")
@@ -81,6 +88,13 @@ def _as_data(plan: JobPlan, one: Forecast) -> dict[str, Any]:
             "p50_ms": _ms(at_start.p50_s),
             "p99_ms": _ms(at_start.p99_s),
             "phases": [{"phase": name, "mean_ms": _ms(mean_s)} for name, mean_s in at_start.phases],
+        },
+        "until_rows": None
+        if one.until_rows is None
+        else {
+            "windows": sorted(one.windows),
+            "p50_ms": _ms(one.until_rows.p50_s),
+            "p99_ms": _ms(one.until_rows.p99_s),
         },
         "plan": _plan(plan, one),
     }

@@ -139,12 +139,14 @@ class TimedRows:
     def meeting(self, new: Newcomers, back_us: int, ahead_us: int) -> Iterator[tuple[I64, I64]]:
         """Which of the new records meet which rows, by hash and time, some at a time; rows ascend."""
         facts, place = self._facts, np.array([0, 0, ALONE], np.int64)
-        asking = [read_only(part) for part in (new.hashes, new.times, new.knowns, new.lone)]
+        asking = read_only(new.hashes), read_only(new.times), read_only(new.knowns), read_only(new.lone)
         while place[0] < len(new.times):
             found = np.empty(_AT_ONCE, np.int64), np.empty(_AT_ONCE, np.int64)
-            count = meet(
-                self._heads, facts.hashes, facts.times, facts.knowns, facts.links, self._pane_us, *asking, back_us,
-                ahead_us, place, *found,
+            count = int(
+                meet(
+                    self._heads, facts.hashes, facts.times, facts.knowns, facts.links, self._pane_us, *asking, back_us,
+                    ahead_us, place, *found,
+                )
             )  # fmt: skip
             if count:
                 order = np.argsort(found[1][:count], kind="stable")
@@ -167,7 +169,7 @@ class TimedRows:
         """Drop what has passed; if it is noted who was matched, the records that were not, with their times."""
         while True:
             found = np.empty(min(self._queued, _AT_ONCE), np.int64)
-            count = pop_rows(self._queue, self._queued, self._facts.times, watermark_us - self.reach_us, found)
+            count = int(pop_rows(self._queue, self._queued, self._facts.times, watermark_us - self.reach_us, found))
             if not count:
                 break
             self._queued -= count
@@ -240,12 +242,13 @@ class TimedRows:
 
     def _link(self, start: int) -> None:
         facts = self._facts
-        self._chains += link(
+        made = link(
             self._heads, self._tails, facts.hashes, facts.times, facts.links, self._pane_us, start, len(self._rows)
         )
+        self._chains += int(made)
 
     def _new_table(self, chains: int) -> None:
-        slots = 1 << (4 * max(chains, _FEWEST) - 1).bit_length()
+        slots = 1 << (2 * max(chains, _FEWEST) - 1).bit_length()
         self._heads, self._tails, self._chains = np.full(slots, END), np.empty(slots, np.int64), 0
 
     def _live(self) -> Mask:
@@ -274,7 +277,11 @@ class TimedRows:
 
     def _stored(self, rows: I64, matched: np.uint8 = _IS_MATCHED) -> pa.RecordBatch:
         facts = self._facts
-        facts_of = [pa.array(facts.times[rows]), pa.array(facts.knowns[rows]), pa.array(facts.flags[rows] & matched != 0)]
+        facts_of = [
+            pa.array(facts.times[rows]),
+            pa.array(facts.knowns[rows]),
+            pa.array(facts.flags[rows] & matched != 0),
+        ]
         stored = pa.RecordBatch.from_arrays([*self.records(rows).columns, *facts_of], schema=self._stored_schema)
         return with_ids(stored, (self._slices_of(rows).astype(np.uint64), facts.counters[rows]))
 
@@ -284,13 +291,19 @@ class TimedRows:
 
     def _changes(self, new: pa.RecordBatch, since: pa.RecordBatch, graves: list[_Graves]) -> list[Change]:
         """``since``: rows that were told as not matched, and have been since then."""
-        before = since.set_column(since.schema.get_field_index(MATCHED), MATCHED, pa.array(np.zeros(since.num_rows, bool)))
+        before = since.set_column(
+            since.schema.get_field_index(MATCHED), MATCHED, pa.array(np.zeros(since.num_rows, bool))
+        )
         puts = pa.concat_batches([new, since])
         put_slices, since_slices = (batch.column(ID_COLUMNS[0]).to_numpy().astype(np.uint16) for batch in (puts, since))
         lost_slices = np.concatenate([*(grave.slices for grave in graves), since_slices])
         lost_stamps = np.concatenate([*(grave.stamps for grave in graves), stamps_of(before)])
         counters = np.concatenate([*(grave.counters for grave in graves), np.zeros(0, np.uint64)])
-        put_stamps, put_at, lost_at = stamps_of(puts), dict(split_by_slice(put_slices)), dict(split_by_slice(lost_slices))
+        put_stamps, put_at, lost_at = (
+            stamps_of(puts),
+            dict(split_by_slice(put_slices)),
+            dict(split_by_slice(lost_slices)),
+        )
         changes = []
         for of in sorted(put_at.keys() | lost_at.keys()):
             put, lost = put_at.get(of, _NONE), lost_at.get(of, _NONE)
