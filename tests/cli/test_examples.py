@@ -31,6 +31,7 @@ NAMES = (
     *(
         "macd",
         "moving_average",
+        "order_payments",
         "sessions",
         "tag_index",
         "topk_words",
@@ -86,6 +87,32 @@ def test_sessions(example, mode):
         ("bob", 3, 245, "search > help"),
         ("cy", 1, 3, "home"),
     ]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_order_payments(example, mode, examples):
+    answers = run_local(example("order_payments"), mode=mode)
+    orders, payments = (
+        {index: json.loads(line) for index, line in enumerate((examples / "data" / name).read_text().splitlines())}
+        for name in ("placed.jsonl", "paid.jsonl")
+    )
+    pairs = [
+        (o, p)
+        for o, order in orders.items()
+        for p, payment in payments.items()
+        if order["order"] == payment["order"]
+        and 0 <= (datetime.fromisoformat(payment["at"]) - datetime.fromisoformat(order["at"])).total_seconds() <= 600
+    ]
+    paid = sorted((orders[o]["order"], orders[o]["amount"], payments[p]["paid"]) for o, p in pairs)
+    assert sorted((row["order"], row["amount"], row["paid"]) for row in answers["paid-out"]) == paid
+    alone = [(order["order"], "not paid in time") for o, order in orders.items() if o not in {o for o, _ in pairs}]
+    alone += [
+        (payment["order"], "a payment without an order")
+        for p, payment in payments.items()
+        if p not in {p for _, p in pairs}
+    ]
+    assert sorted((row["order"], row["outcome"]) for row in answers["unmatched-out"]) == sorted(alone)
+    assert (len(paid), len(alone)) == (49, 19)
 
 
 @pytest.mark.parametrize("mode", MODES)

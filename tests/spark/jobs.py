@@ -117,6 +117,24 @@ def joined() -> tuple[hr.Job, Rows]:
     return job, expected
 
 
+def near() -> tuple[hr.Job, Rows]:
+    """Views and what the same user bought in the two seconds after, also across the borders of any window."""
+    job = hr.Job("near")
+    clicks = _clicks(job)
+    views = clicks.filter(lambda r: r["price"] < 40, name="views")
+    buys = clicks.filter(lambda r: r["price"] >= 80, name="buys").map(
+        lambda r: {"user": r["user"], "paid": r["price"], "ts": r["ts"]}, name="paid"
+    )
+    views.key_by("user").join(buys.key_by("user"), after="2 s", how="left", name="both").sink("out", hr.rows())
+    expected = []
+    for v in ALL:
+        if v["price"] < 40:
+            bought = [b for b in ALL if b["price"] >= 80 and b["user"] == v["user"] and 0 <= b["ts"] - v["ts"] <= 2000]
+            expected += [{**v, "paid": b["price"], "ts_right": b["ts"]} for b in bought]
+            expected += [] if bought else [{**v, "paid": None, "ts_right": None}]
+    return job, expected
+
+
 def late_data() -> tuple[hr.Job, Rows]:
     """Every tenth record is three seconds old: too late for its window or not, decided at the source."""
     rows = [{"k": i % 3, "ts": (i * 100 - (3000 if i % 10 == 9 else 0)) % 10**9} for i in range(40, 300)]

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import headrace as hr
-from headrace.testing import PAUSE, LocalRun, scripted
-from tests.spark.jobs import JOBS, canonical, sliding_stats, tumbling_count, word_count
+from headrace.testing import PAUSE, LocalRun, run_local, scripted
+from tests.spark.jobs import JOBS, canonical, near, sliding_stats, tumbling_count, word_count
 
 
 # chronostream fact 37, cmr fact 26
@@ -40,6 +40,13 @@ def test_seconds_end_a_run_cleanly_and_the_next_goes_on(mode: Any, spark: Any, t
         read += counted
         last = {row["k"]: row["n"] for row in sorted(run.rows("out"), key=lambda row: row["n"])}
         assert sum(last.values()) == read
+
+
+def test_an_interval_join_is_the_same_as_without_spark(spark: Any) -> None:
+    made, expected = near()
+    (local,) = run_local(made).values()
+    assert canonical(local) == canonical(expected)
+    assert canonical(hr.collect(near()[0], mode="realtime", spark=spark, commit="500 ms")) == canonical(expected)
 
 
 @pytest.mark.parametrize("mode", ["realtime", "batch"])

@@ -145,7 +145,39 @@ CASES: dict[str, tuple[Callable[[hr.Job, hr.Stream], Any], type[HeadraceError], 
         lambda j, s: s.key_by("k").process(print, state={"seen": hr.value}, name="p"), GraphError, ["'p'", "hr.value()"]
     ),
     "join without window": (
-        lambda j, s: s.key_by("k").join(s.key_by("k"), name="j"), GraphError, ["'j'", "needs a window", ".join(right)"]
+        lambda j, s: s.key_by("k").join(s.key_by("k"), name="j"), GraphError,
+        ["'j'", "which records meet", "within='1 min'", ".window(hr.tumbling('10 s')).join(right)"],
+    ),
+    "join by window and interval": (
+        lambda j, s: s.key_by("k").window(SECOND).join(s.key_by("k"), within="1 s", name="j"), GraphError,
+        ["'j'", "both tumbling 1 s and within=", "leave out one"],
+    ),
+    "join within and after": (
+        lambda j, s: s.key_by("k").join(s.key_by("k"), within="1 s", after="2 s", name="j"), GraphError,
+        ["'j'", "within= is before= and after= in one"],
+    ),
+    "join within nonsense": (
+        lambda j, s: s.key_by("k").join(s.key_by("k"), within="soon", name="j"), UnitError, ["within 'soon'", "'5 s'"]
+    ),
+    "memory of a join over windows": (
+        lambda j, s: s.key_by("k").window(SECOND).join(s.key_by("k"), state=hr.keep(memory="64 MB"), name="j"), GraphError,
+        ["'j'", "memory= is for joins by interval", "within="],
+    ),
+    "a join that combines": (
+        lambda j, s: s.key_by("k").join(s.key_by("k"), within="1 s", state=hr.keep(combine=True), name="j"), GraphError,
+        ["'j'", "memory= only"],
+    ),
+    "a join with hardly any memory": (
+        lambda j, s: s.key_by("k").join(s.key_by("k"), within="1 s", state=hr.keep(memory="10 KB"), name="j"), GraphError,
+        ["'j'", "1000000 bytes at least"],
+    ),
+    "state of a join not kept": (
+        lambda j, s: s.key_by("k").join(s.key_by("k"), within="1 s", state="64 MB", name="j"), GraphError,
+        ["'j'", "state='64 MB'", "hr.keep(memory="],
+    ),
+    "an interval without event time": (
+        lambda j, s: s.key_by("k").join(j.source("bare", scripted([{"k": "a"}])).key_by("k"), within="1 s", name="j"),
+        GraphError, ["'j' joins by event time", "'bare' has no event time", "event_time="],
     ),
     "join by other keys": (
         lambda j, s: s.key_by("k").window(SECOND).join(s.key_by("w"), name="j"), GraphError, ["'j'", "same names in the same order", "rename"]

@@ -47,7 +47,7 @@ class Parts:
         self.reduce_options = dict[str, Any]()
         self.process_options = dict[str, Any](name="p", state={"n": hr.value(), "vs": hr.queue()})
         self.join_options = dict[str, Any](name="j")
-        self.join_window = hr.tumbling("100 ms")
+        self.join_window: hr.Window | None = hr.tumbling("100 ms")
         self.sinks = ["r", "j"]
         self.more: Callable[[hr.Job, Any], None] = lambda job, mapped: None
 
@@ -59,7 +59,9 @@ class Parts:
         steps = {
             "r": windowed.reduce(name=self.reduce_name, **self.results, **self.reduce_options),
             "p": s.key_by("k").process(count, returns={"k": "str"}, **self.process_options),
-            "j": m.key_by("k").window(self.join_window).join(s.key_by("k"), **self.join_options),
+            "j": (m.key_by("k").window(self.join_window) if self.join_window is not None else m.key_by("k")).join(
+                s.key_by("k"), **self.join_options
+            ),
         }
         for step in self.sinks:
             steps[step].sink(f"{step}-out", out())
@@ -203,6 +205,9 @@ REFUSED: list[tuple[str, Change, list[str]]] = [
      ["step 'p': its state 'n' was a value, and is a queue now; set it back, or give the new state another name"]),
     ("window of a join", changed(join_window=hr.tumbling("200 ms")),
      [f"step 'j': window was 0.1 s every 0.1 s, and is 0.2 s every 0.2 s now; {_AFRESH}"]),
+    ("from a window to an interval", changed(join_window=None, join_options={"within": "1 s"}),
+     [f"step 'j': window was 0.1 s every 0.1 s, and is from 1 s before to 1 s after now; {_AFRESH}",
+      f"step 'j': how is new: inner; {_AFRESH}", f"step 'j': memory= is new: none; {_AFRESH}"]),
     ("partitions", changed(source=scripted(RECORDS, schema=SCHEMA)),
      [f"step 's': number of partitions was 2, and is 1 now; {_BACK}"]),
     ("kind of source", changed(source=hr.generate(numbered, rate="1/s", partitions=2, schema=SCHEMA)),

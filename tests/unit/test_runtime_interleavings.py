@@ -7,6 +7,7 @@ reference, which knows no order between partitions.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from headrace.graph.nodes import JoinNode, ReduceNode
 from headrace.graph.windowing import FOREVER_US, Interval, SessionWindow, TimeWindow
 from headrace.runtime.batch import Batch
 from headrace.runtime.build import build_reduce
+from headrace.runtime.operators.boundedjoin import BoundedIntervalJoin
 from headrace.runtime.operators.intervaljoin import IntervalJoin
 from headrace.runtime.operators.joins import Join, join_schema
 from headrace.runtime.operators.operator import Operator
@@ -368,25 +370,43 @@ class Shifting(Rig):
 INTERVALS = st.sampled_from([(0, 0), (3, 3), (0, 8), (8, 0), (2, 7), (100, 100)])
 
 
-@pytest.mark.parametrize("moving", [False, True], ids=["one subtask", "slices that move"])
+class Squeezed(BoundedIntervalJoin):
+    """Its memory is full at any time, or endless."""
+
+    def __init__(self, data: st.DataObject, *args: Any) -> None:
+        super().__init__(*args)
+        self.data = data
+
+    def _keep(self, *args: Any) -> None:
+        self._near_bytes = self.data.draw(st.sampled_from([0, 2**60]))
+        super()._keep(*args)
+
+
+@pytest.mark.parametrize("place", ["one subtask", "slices that move", "beyond memory"])
 @pytest.mark.parametrize("how", ["inner", "left", "right", "outer"])
 @given(partitions(("a", "b", None)), INTERVALS, st.data())
 @settings(max_examples=40)
 def test_interval_joins(
-    how: Any, moving: bool, made: tuple[list[list[tuple[Any, int]]], int], bounds: tuple[int, int], data: st.DataObject
+    how: Any, place: str, made: tuple[list[list[tuple[Any, int]]], int], bounds: tuple[int, int], data: st.DataObject
 ) -> None:
     parts = entering(*made)
-    node = JoinNode("step", ("k",), Interval(*bounds), how, ("l", "r"))
+    node = JoinNode("step", ("k",), Interval(*bounds), how, ("l", "r"), memory_bytes=100_000)
+
+    made_here: list[Operator] = []
 
     def make() -> Operator:
-        return IntervalJoin(node, (SCHEMA, SCHEMA), join_schema(node, SCHEMA, SCHEMA), SLICES)
+        kind: Any = partial(Squeezed, data) if place == "beyond memory" else IntervalJoin
+        made_here.append(kind(node, (SCHEMA, SCHEMA), join_schema(node, SCHEMA, SCHEMA), SLICES))
+        return made_here[-1]
 
-    rig = Shifting(make, data) if moving else Rig(make)
+    rig = Shifting(make, data) if place == "slices that move" else Rig(make)
     play(rig, parts, made[1], data, ports=2)
     left, right = ([one for p, part in enumerate(parts) if p % 2 == side for one in part] for side in (0, 1))
     expected = ref.interval_join(left, right, ["k"], how, *bounds, (SCHEMA.names, SCHEMA.names))
     assert ref.bag(rig.catcher.rows) == ref.bag(expected)
-    assert not rig.stored("left") and not rig.stored("right"), "records whose time has passed"
+    assert not any(rig.stored(part) for part in rig.make().stores()), "records whose time has passed"
+    for operator in made_here:
+        operator.close()
 
 
 @given(partitions(), st.data())

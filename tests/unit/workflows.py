@@ -218,6 +218,11 @@ def all_steps(source: Source, parts: Sequence[Sequence[Record]], lateness_ms: in
         s.key_by("k").window(window).join(some.key_by("k"), how=how, name=f"{how}-join").sink(f"{how}-out", out())  # type: ignore[arg-type]
         expected[f"{how}-out"] = ref.join(seen, ref_some, ["k"], how, size, every, names)
 
+    for how in ("inner", "outer"):
+        near = s.key_by("k").join(some.key_by("k"), before="40 ms", after="150 ms", how=how, name=f"{how}-near")  # type: ignore[arg-type]
+        near.sink(f"{how}-near-out", out())
+        expected[f"{how}-near-out"] = ref.interval_join(seen, ref_some, ["k"], how, 40 * MS, 150 * MS, names)
+
     totals = s.key_by("k").window(hr.tumbling("200 ms")).reduce(name="totals", n=hr.count())
     mixed = s.key_by("k").window(hr.tumbling("400 ms")).join(totals.key_by("k"), how="inner", name="skips-a-stage")
     mixed.sink("skip-out", out())

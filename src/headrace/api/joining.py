@@ -9,7 +9,7 @@ from headrace.errors import GraphError
 from headrace.graph.windowing import Interval, Window
 from headrace.units import Duration, duration_us
 
-MIN_JOIN_BYTES = 262_144
+MIN_JOIN_BYTES = 1_000_000
 """Room for the tables and buffers of both sides, and for some records."""
 
 

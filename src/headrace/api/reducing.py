@@ -42,7 +42,8 @@ def keep(
     max_records: int | None = None,
     combine: Combine = "auto",
 ) -> ReduceState:
-    """How a reduce keeps its state: ``reduce(state=hr.keep(memory="64 MB"), n=hr.count())``.
+    """How a reduce keeps its state: ``reduce(state=hr.keep(memory="64 MB"), n=hr.count())``; a join by interval takes
+    ``memory`` as well.
 
     ``memory`` bounds what the state takes in each subtask; the rest goes to disk, by ``engine``
     (``docs/how-it-works.md``), and answers stay exact. Where records change results one by one (no window, count

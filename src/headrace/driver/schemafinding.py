@@ -128,7 +128,7 @@ def _step(node: Node, inputs: list[_Sample], known: pa.Schema | None, time: Time
         case JoinNode():
             schema = join_schema(node, first.schema, inputs[1].schema)
             check_sides(node, (first.schema, inputs[1].schema))
-            return _Sample(schema, lambda: _blank(schema, first.rows))
+            return _Sample(schema, lambda: _paired(node, schema, first.rows, inputs[1].rows))
         case LookupNode():
             return _lookup(node, first)
         case _:
@@ -367,11 +367,12 @@ def _fitting(rows: list[Any], schema: pa.Schema) -> pa.RecordBatch:
         return empty_batch(schema)
 
 
-def _blank(schema: pa.Schema, like: pa.RecordBatch) -> pa.RecordBatch:
-    columns = [
-        like.column(field.name) if field.name in like.schema.names else pa.nulls(like.num_rows, field.type)
-        for field in schema
-    ]
+def _paired(node: JoinNode, schema: pa.Schema, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
+    """Records of both sides beside each other, so that later steps see plausible values of all columns."""
+    n = min(left.num_rows, right.num_rows) or left.num_rows
+    beside = [right.column(name)[:n] for name in right.schema.names if name not in node.keys and right.num_rows]
+    columns = [column[:n] for column in left.columns] + beside
+    columns += [pa.nulls(n, field.type) for field in list(schema)[len(columns) :]]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 

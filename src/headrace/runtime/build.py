@@ -22,6 +22,7 @@ from headrace.graph.nodes import (
 )
 from headrace.graph.paths import sources_of
 from headrace.graph.windowing import Interval, TimeWindow, WholeInput
+from headrace.runtime.operators.boundedjoin import BoundedIntervalJoin
 from headrace.runtime.operators.intervaljoin import IntervalJoin
 from headrace.runtime.operators.joins import Join
 from headrace.runtime.operators.lookups import LookupOperator
@@ -116,7 +117,9 @@ def build_operator(plan: JobPlan, node: Node, guard: Guard) -> Operator:
             return Process(node, schema, out, guard, slices, timeless=timeless, debug=settings.debug_state)
         case JoinNode():
             sides = plan.schema_into(node.name, 0), plan.schema_into(node.name, 1)
-            kind = IntervalJoin if isinstance(node.window, Interval) else Join
+            if not isinstance(node.window, Interval):
+                return Join(node, sides, plan.schemas[node.name], slices)
+            kind = IntervalJoin if node.memory_bytes is None else BoundedIntervalJoin
             return kind(node, sides, plan.schemas[node.name], slices)
         case LookupNode():
             return LookupOperator(node, plan.schema_into(node.name), plan.schemas[node.name])

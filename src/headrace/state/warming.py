@@ -22,6 +22,7 @@ from headrace.state.rowhash import (
 from headrace.state.spill.blocks import whole_words
 from headrace.state.spill.buckets import bucket_of
 from headrace.state.spill.rowwords import RowWords
+from headrace.state.stores.timedrows import Newcomers, TimedRows
 
 _ROWS = 2000
 
@@ -56,3 +57,9 @@ def warm() -> None:
         scatter_words(read_only(np.zeros(_ROWS, dtype)), places, np.empty(_ROWS, dtype))
     rows_of_slices(np.zeros(_ROWS, np.uint16), all_of_them, all_of_them, np.empty(_ROWS, np.int64))
     last_of_each(np.zeros(_ROWS, np.uint64), np.zeros(_ROWS, np.uint64), all_of_them)
+    times = np.arange(_ROWS)
+    timed = TimedRows(batch.schema, ("number",), 1, 1, 2, noting=True)
+    new = Newcomers.of(batch, ("number",), times, times)
+    timed.add(new, ~all_of_them)
+    list(timed.meeting(new, 0, 0))
+    list(timed.expire(_ROWS))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from headrace.graph.nodes import JoinNode
 from headrace.graph.windowing import Interval
@@ -12,9 +13,9 @@ from headrace.runtime.batch import Batch, Times
 from headrace.runtime.operators.joins import check_sides
 from headrace.runtime.operators.operator import Operator
 from headrace.state.durable.changes import Store
-from headrace.state.stores.timedrows import Newcomers, TimedRows
+from headrace.state.stores.timedrows import Mask, Newcomers, TimedRows, equal_keys
 
-_SIDES = ("left", "right")
+SIDES = ("left", "right")
 
 
 class IntervalJoin(Operator):
@@ -42,7 +43,7 @@ class IntervalJoin(Operator):
         self._born_us = 0
 
     def stores(self) -> dict[str, Store]:
-        return dict(zip(_SIDES, self._sides))
+        return dict(zip(SIDES, self._sides))
 
     def on_batch(self, port: int, batch: Batch) -> None:
         self._born_us = batch.born_us
@@ -54,7 +55,7 @@ class IntervalJoin(Operator):
         other = self._sides[1 - port]
         for at, rows in other.meeting(new, back_us, ahead_us):
             met, here = new.records.take(pa.array(at)), other.records(rows)
-            equal = self._equal_keys(met, here)
+            equal = equal_keys(met, here, self._node.keys)
             if equal is not None:
                 at, rows, met, here = at[equal], rows[equal], met.filter(pa.array(equal)), here.filter(pa.array(equal))
             matched[at] = True
@@ -62,12 +63,14 @@ class IntervalJoin(Operator):
                 other.match(rows)
             times = np.maximum(new.knowns[at], other.knowns(rows))
             self.emit(Batch(self._pairs(port, met, here), times, batch.born_us))
-        self._sides[port].add(new, matched)
+        self._keep(port, new, matched)
 
     def on_watermark(self, watermark_us: int) -> None:
         for port, side in enumerate(self._sides):
-            for records, times in side.expire(watermark_us):
-                self.emit(Batch(self._by_itself(port, records), times + side.reach_us, self._born_us))
+            self._emit_alone(port, side.expire(watermark_us))
+
+    def _keep(self, port: int, new: Newcomers, matched: Mask) -> None:
+        self._sides[port].add(new, matched)
 
     def _in_time(self, port: int, batch: Batch) -> Newcomers:
         """The records that may still meet others, each with the watermark by which it came.
@@ -85,17 +88,16 @@ class IntervalJoin(Operator):
             records, times, knowns = records.filter(pa.array(~passed)), times[~passed], knowns[~passed]
         return Newcomers.of(records, self._node.keys, times, knowns)
 
-    def _equal_keys(self, one: pa.RecordBatch, other: pa.RecordBatch) -> np.ndarray | None:
-        """Which pairs of equal hash have equal keys; None if all have."""
-        equal = pc.equal(one.column(self._node.keys[0]), other.column(self._node.keys[0]))
-        for key in self._node.keys[1:]:
-            equal = pc.and_(equal, pc.equal(one.column(key), other.column(key)))
-        return None if pc.all(equal, skip_nulls=False).as_py() else equal.to_numpy(zero_copy_only=False)
-
     def _pairs(self, port: int, met: pa.RecordBatch, here: pa.RecordBatch) -> pa.RecordBatch:
         left, right = (here, met) if port else (met, here)
         more = [right.column(name) for name in right.schema.names if name not in self._node.keys]
         return pa.RecordBatch.from_arrays([*left.columns, *more], schema=self._out)
+
+    def _emit_alone(self, port: int, passed: Iterable[tuple[pa.RecordBatch, Times]]) -> None:
+        """Records that met none, each at the time when it had passed."""
+        for records, times in passed:
+            at = times + self._interval.reach_us(port)
+            self.emit(Batch(self._by_itself(port, records), at, self._born_us))
 
     def _by_itself(self, port: int, records: pa.RecordBatch) -> pa.RecordBatch:
         """Records of one side; the other side's columns are null, the keys their own."""

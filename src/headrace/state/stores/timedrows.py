@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.graph.windowing import FOREVER_US
 from headrace.state.compiled import I64, U8, U64, read_only
 from headrace.state.durable.changes import (
     ID_BYTES,
@@ -53,13 +54,40 @@ class Newcomers:
     knowns: I64
 
     @staticmethod
-    def of(records: pa.RecordBatch, keys: tuple[str, ...], times: I64, knowns: I64) -> Newcomers:
+    def of(
+        records: pa.RecordBatch, keys: tuple[str, ...], times: I64, knowns: I64, hashes: U64 | None = None
+    ) -> Newcomers:
+        """``hashes`` of their keys, if they are known."""
         columns = [records.column(key) for key in keys]
         lone = np.zeros(records.num_rows, bool)
         for column in columns:
             if column.null_count:
                 lone |= pc.is_null(column).to_numpy(zero_copy_only=False)
-        return Newcomers(records, hash_columns(columns), lone, times, knowns)
+        return Newcomers(records, hash_columns(columns) if hashes is None else hashes, lone, times, knowns)
+
+    def where(self, mask: Mask) -> Newcomers:
+        records = self.records.filter(pa.array(mask))
+        return Newcomers(records, self.hashes[mask], self.lone[mask], self.times[mask], self.knowns[mask])
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Records that are, or were, in memory: who they are, and whether they were matched."""
+
+    new: Newcomers
+    counters: U64
+    matched: Mask
+
+
+def equal_keys(one: pa.RecordBatch, other: pa.RecordBatch, keys: tuple[str, ...]) -> Mask | None:
+    """Which pairs of equal hash have equal keys; None if all have."""
+    equal = pc.equal(one.column(keys[0]), other.column(keys[0]))
+    for key in keys[1:]:
+        equal = pc.and_(equal, pc.equal(one.column(key), other.column(key)))
+    if pc.all(equal, skip_nulls=False).as_py():
+        return None
+    mask: Mask = pc.fill_null(equal, False).to_numpy(zero_copy_only=False)
+    return mask
 
 
 @dataclass(slots=True)
@@ -128,13 +156,19 @@ class TimedRows:
     def __len__(self) -> int:
         return self._queued
 
-    def add(self, new: Newcomers, matched: Mask) -> None:
+    @property
+    def held_us(self) -> int:
+        """When the next row will have passed."""
+        return int(self._facts.times[self._queue[0]]) + self.reach_us if self._queued else FOREVER_US
+
+    def add(self, new: Newcomers, matched: Mask) -> Kept:
         """Keep records."""
         n = len(new.times)
         counters = np.arange(self._next, self._next + n, dtype=np.uint64)
         self._next += n
         self._dirty_rows += n
         self._append(new, counters, np.where(matched, _IS_MATCHED, np.uint8(0)))
+        return Kept(new, counters, matched)
 
     def meeting(self, new: Newcomers, back_us: int, ahead_us: int) -> Iterator[tuple[I64, I64]]:
         """Which of the new records meet which rows, by hash and time, some at a time; rows ascend."""
@@ -180,6 +214,27 @@ class TimedRows:
             self._dirty_rows += count
         if len(self._rows) > max(2 * self._queued, _FEWEST):
             self._keep(self._live())
+
+    def match_kept(self, hashes: U64, counters: U64) -> None:
+        """The same for rows that are known by their identities."""
+        slices, facts, rows = np.uint64(self._slices), self._facts, slice(0, len(self._rows))
+        wanted = counters * slices + hashes % slices
+        here = np.isin(facts.counters[rows] * slices + facts.hashes[rows] % slices, wanted)
+        self.match(np.flatnonzero(here & self._live()))
+
+    def leave(self, runs: int) -> Iterator[Kept]:
+        """The earlier half of the rows, dropped here: in runs, earlier times first."""
+        facts, live = self._facts, np.flatnonzero(self._live())
+        earliest = live[np.argsort(facts.times[live], kind="stable")][: -(-len(live) // 2)]
+        for part in np.array_split(earliest, min(runs, len(earliest))):
+            rows = np.sort(part)
+            new = Newcomers.of(
+                self.records(rows), self._keys, facts.times[rows], facts.knowns[rows], facts.hashes[rows]
+            )
+            yield Kept(new, facts.counters[rows], facts.flags[rows] & _IS_MATCHED != 0)
+        facts.flags[earliest] |= _IS_GONE
+        self._dirty_rows += len(earliest)
+        self._keep(self._live())
 
     # As a store.
 
