@@ -21,6 +21,8 @@ from headrace.state.stores.timedrows import Mask, Newcomers
 
 _SETTLE_US = 5_000_000
 """How often those that wait for rows on disk are answered, at cuts: each time all that they may meet is read."""
+_BUCKETS = 16
+"""Few: each run has a file in each, and a bucket need not fit in memory."""
 _RUNS = 8
 """Into which the rows that leave memory are divided: what is unmatched comes when all of its run has passed."""
 
@@ -42,7 +44,7 @@ class BoundedIntervalJoin(IntervalJoin):
         assert node.memory_bytes is not None
         give_back_freed()
         self._near_bytes = int(node.memory_bytes * TABLE_SHARE)
-        bound = Bound(node.memory_bytes, "inc", spill or spill_home(), slices)
+        bound = Bound(node.memory_bytes, "inc", spill or spill_home(), slices, buckets=_BUCKETS)
         self._far = [
             FarRows(port, (schemas[port], schemas[1 - port]), node.keys, self._interval, bound, noting=node.outer(port))
             for port in (0, 1)

@@ -267,6 +267,9 @@ class TimedRows:
     def give_away(self, slices: frozenset[int]) -> None:
         self._keep(self._live() & ~np.isin(self._slices_of(slice(0, len(self._rows))), sorted(slices)))
 
+    def expect(self, rows: int) -> None:
+        """Room is made as rows come."""
+
     def load(self, slice: int, image: pa.RecordBatch, digest: Digest) -> None:
         self._digests[slice] = digest
         if not image.num_rows:
