@@ -77,16 +77,12 @@ class IntervalJoin(Operator):
 
         That of the step is later only for a source that was silent and comes back with old records.
         """
-        times: Times = np.array(batch.times)
-        knowns = np.maximum(times, self.watermark_us)
+        knowns = np.maximum(batch.times, self.watermark_us)
         if batch.late is not None:
             knowns = np.maximum(knowns, batch.late)
-        passed = knowns > times + self._interval.reach_us(port)
-        records = batch.records
-        if passed.any():
-            self.meter.late += int(passed.sum())
-            records, times, knowns = records.filter(pa.array(~passed)), times[~passed], knowns[~passed]
-        return Newcomers.of(records, self._node.keys, times, knowns)
+        passed = knowns > batch.times + self._interval.reach_us(port)
+        batch, knowns = self.without_late(port, batch, passed), knowns[~passed]
+        return Newcomers.of(batch.records, self._node.keys, np.array(batch.times), knowns)
 
     def _pairs(self, port: int, met: pa.RecordBatch, here: pa.RecordBatch) -> pa.RecordBatch:
         left, right = (here, met) if port else (met, here)
