@@ -120,7 +120,7 @@ def _check_late(graph: Graph, node: LateNode) -> None:
         )
     if not isinstance(step, (ReduceNode, JoinNode)):
         raise GraphError(f"late() after {step.name!r}: only a windowed reduce or join has late records; ask that step")
-    if not isinstance(step.window, (TimeWindow, SessionWindow)):
+    if not isinstance(step.window, (TimeWindow, SessionWindow, Interval)):
         over = step.window.describe() if step.window is not None else "all records so far"
         raise GraphError(
             f"late() after {step.name!r}: no record can be late for {over}; only event-time windows close before their "
