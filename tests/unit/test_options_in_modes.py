@@ -24,6 +24,7 @@ HOLDS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "observe_only": (True, REALTIME),
     "trace": ("trace.jsonl", REALTIME),
     "log_level": ("INFO", EVERYWHERE),
+    "log": ("INFO", EVERYWHERE),
     "collecting": (True, EVERYWHERE),
     "mode": (None, EVERYWHERE),
     "parallelism": (3, EVERYWHERE),
