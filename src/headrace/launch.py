@@ -113,6 +113,7 @@ def _alone(job: str) -> Iterator[None]:
 
 
 def _started(job: Jobs, own: dict[str, Any], settings: Settings) -> Run:
+    from headrace.driver.identity import check_identity
     from headrace.driver.planning import plan_job
     from headrace.driver.publishing import check_sinks
     from headrace.spark.handle import Run, temporary_checkpoint
@@ -125,8 +126,10 @@ def _started(job: Jobs, own: dict[str, Any], settings: Settings) -> Run:
         plan = plan_job(job, directory, settings, collect=own["collecting"])
         _check_fit(plan, own)
         ship_by_value(plan.graph)
-        if not own["standby"]:
-            check_sinks(plan, LocalStorage(directory / "headrace"))  # before Spark starts, which takes a while
+        if not own["standby"]:  # before Spark starts, which takes a while
+            storage = LocalStorage(directory / "headrace")
+            check_identity(storage, plan)
+            check_sinks(plan, storage)
         return uninterrupted(lambda: _on_spark(plan, own), Run.stop)
     except BaseException:
         if checkpoint is None:

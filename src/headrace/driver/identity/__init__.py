@@ -7,13 +7,14 @@ bounds, sinks, parallelism may change at will; what the rows of a step's state m
 
 from headrace.driver.identity.differences import Difference, differences, grown
 from headrace.driver.identity.steps import NEW, Identity, Step, identity
-from headrace.driver.identity.stored import known_identity, settle_identity
+from headrace.driver.identity.stored import check_identity, known_identity, settle_identity
 
 __all__ = [
     "NEW",
     "Difference",
     "Identity",
     "Step",
+    "check_identity",
     "differences",
     "grown",
     "identity",

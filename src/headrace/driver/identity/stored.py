@@ -58,6 +58,14 @@ def settle_identity(storage: Storage, plan: JobPlan, warn: Warn | None = None) -
     return settled
 
 
+def check_identity(storage: Storage, plan: JobPlan) -> None:
+    """Whether a start would be refused because the job does not fit; changes and tells nothing, so it may come any time."""
+    if (known := _read(storage)) is not None:
+        newest = VersionLog(storage).newest_cut()
+        entry = newest[0] if newest is not None else 0
+        _tell(known, identity(plan), entry, plan.checkpoint, lambda what, detail: None)
+
+
 def _tell(known: Identity, now: Identity, entry: int, checkpoint: Path, warn: Warn) -> None:
     found = differences(known, now, entry, lambda directory: is_unsettled(Path(directory)))
     refused = [str(difference) for difference in found if difference.refused]
