@@ -32,6 +32,7 @@ from headrace.api.reducers import (
     top_k,
 )
 from headrace.api.reducing import at_least, keep, shed
+from headrace.api.spellings import FUNCTIONS, missing
 from headrace.api.stream import Record, Stream
 from headrace.api.windows import count_window, session_window, sliding, tumbling, versioned, whole_input
 from headrace.connect.callback import callback
@@ -106,4 +107,4 @@ def __getattr__(name: str) -> Any:
 
         return Run
     now = f"; it is now hr.{_RENAMED[name]}" if name in _RENAMED else ""
-    raise AttributeError(f"module 'headrace' has no attribute {name!r}{now}")
+    raise AttributeError(missing("module 'headrace'", name, FUNCTIONS) + now)

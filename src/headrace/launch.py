@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
-from headrace.api.job import Job, Jobs, graph_of
-from headrace.config import RunSettings, Settings, check_mode, default_settings, spelled_out
+from headrace.api.job import Jobs, graph_of, jobs_of
+from headrace.config import RunSettings, Settings, check_mode, default_settings, spelled_out, unknown_setting
 from headrace.connect.collect import read_collected
 from headrace.errors import ConfigError, GraphError
 from headrace.graph.nodes import SinkNode, SourceNode
@@ -78,7 +78,7 @@ def start(job: Jobs, **options: Unpack[RunOptions]) -> Run:
     equal in them runs once (``share=False``: nothing is), and each step's name has its job's name and a dot in front.
     """
     own, settings = checked(options)
-    with _alone("+".join(one.name for one in ([job] if isinstance(job, Job) else job))):
+    with _alone("+".join(one.name for one in jobs_of(job))):
         handle = _started(job, own, settings)
         _runs[:] = [handle]
     return handle
@@ -163,6 +163,8 @@ def _on_spark(plan: JobPlan, own: dict[str, Any]) -> Run:
 
 def checked(options: RunOptions) -> tuple[dict[str, Any], Settings]:
     """The options of a run that are no settings, all of them, and its settings; ConfigError for what would not hold."""
+    if unknown := sorted(options.keys() - RunOptions.__annotations__.keys()):
+        raise ConfigError(unknown_setting(unknown[0], RunOptions.__annotations__))
     chosen: dict[str, Any] = {**{name: RUN_DEFAULTS[name] for name in _OWN}, **options}
     own = {name: chosen.pop(name) for name in _OWN}
     settings = Settings.of(**chosen)

@@ -82,7 +82,7 @@ class Job:
             time_unit,
             duration_us(lateness, "lateness"),
             duration_us(idle, "idle") if idle is not None else None,
-            step_options(name, options),
+            step_options(name, options, ("event_time", "time_unit", "lateness", "idle")),
         )
         return self.add(node)
 
@@ -196,11 +196,16 @@ Jobs = Job | Sequence[Job]
 
 def graph_of(jobs: Jobs, *, need_sink: bool = True) -> Graph:
     """A job's graph, or one graph of several jobs, in which each step's name has its job's in front."""
-    if isinstance(jobs, Job):
-        return jobs.graph(need_sink=need_sink)
-    if len(jobs) == 1:
-        return jobs[0].graph(need_sink=need_sink)
-    return together([job.graph(need_sink=need_sink) for job in jobs])
+    graphs = [job.graph(need_sink=need_sink) for job in jobs_of(jobs)]
+    return graphs[0] if len(graphs) == 1 else together(graphs)
+
+
+def jobs_of(jobs: Jobs) -> list[Job]:
+    """The jobs that are to run together; GraphError if that is something else."""
+    found = list(jobs) if isinstance(jobs, Sequence) else [jobs]
+    if not all(isinstance(job, Job) for job in found):
+        raise GraphError(f"what runs is a job, hr.Job(name), or a list of jobs, not {jobs!r:.80}")
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args
 from headrace.api.joining import join_bounds, join_memory
 from headrace.api.options import STEP_DEFAULTS, Latency, ParallelismLike, StepSettings, step_options
 from headrace.api.reducing import AtLeast, ReduceState, check_columns, check_groups, merged_columns, own_columns
+from headrace.api.spellings import METHODS, missing
 from headrace.config import spelled_out
 from headrace.errors import GraphError
 from headrace.graph.nodes import DeclaredState, JoinHow, JoinNode, OnError, ProcessNode, ReduceNode, Shed, StateKind
@@ -36,6 +37,11 @@ class KeyedStream:
     def __repr__(self) -> str:
         over = f" over {self.windowed.describe()}" if self.windowed is not None else ""
         return f"<KeyedStream {self.name!r} by {', '.join(self.keys)}{over}, of job {self.job.name!r}>"
+
+    if not TYPE_CHECKING:  # a type checker would take any name for an attribute
+
+        def __getattr__(self, name: str) -> Any:
+            raise AttributeError(missing("'KeyedStream' object", name, METHODS))
 
     def window(self, window: Window) -> KeyedStream:
         """Cut each key's records into windows."""
@@ -158,8 +164,12 @@ class KeyedStream:
         ``"outer"`` (also ``"full"``, which is the same). Columns of the other side whose names this side has too get
         the suffix ``_right``.
         """
-        same_job(self, other)
         name = name or self.job.auto_name("join", self.name)
+        if not isinstance(other, KeyedStream):
+            raise GraphError(
+                f"join {name!r}: the other side needs a key too: join(other.key_by('column')), not {other!r:.80}"
+            )
+        same_job(self, other)
         over = join_bounds(name, self.windowed, {"within": within, "before": before, "after": after})
         memory_bytes = join_memory(name, over, state)
         if self.keys != other.keys:
@@ -168,11 +178,10 @@ class KeyedStream:
                 f"{other.keys}; rename them before key_by"
             )
         if how not in (*get_args(JoinHow), "full"):
-            raise GraphError(f"join {name!r}: how={how!r} is not inner, left, right or outer")
+            raise GraphError(f"join {name!r}: how={how!r} is not inner, left, right, outer or full")
         kind: JoinHow = "outer" if how == "full" else how
-        return self.job.add(
-            JoinNode(name, self.keys, over, kind, (self.name, other.name), step_options(name, options), memory_bytes)
-        )
+        chosen = step_options(name, options, ("within", "before", "after", "how", "state"))
+        return self.job.add(JoinNode(name, self.keys, over, kind, (self.name, other.name), chosen, memory_bytes))
 
 
 def same_job(one: Stream | KeyedStream, other: Stream | KeyedStream) -> None:

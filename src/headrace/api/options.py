@@ -35,11 +35,11 @@ class StepSettings(TypedDict, total=False):
 STEP_DEFAULTS: dict[str, Any] = {name: getattr(StepOptions(), name) for name in StepSettings.__annotations__}
 
 
-def step_options(step: str, options: Mapping[str, Any]) -> StepOptions:
-    """Read the options of a step; raises GraphError or SchemaError for what they cannot be."""
+def step_options(step: str, options: Mapping[str, Any], own: tuple[str, ...] = ()) -> StepOptions:
+    """Read the options of a step; raises GraphError or SchemaError for what they cannot be. ``own`` names its others."""
     unknown = sorted(options.keys() - STEP_DEFAULTS.keys())
     if unknown:
-        raise GraphError(f"step {step!r}: unknown option {unknown[0]!r}; known: {', '.join(STEP_DEFAULTS)}")
+        raise GraphError(f"step {step!r}: unknown option {unknown[0]!r}; known: {', '.join((*own, *STEP_DEFAULTS))}")
     chosen = {**STEP_DEFAULTS, **options}
     if chosen["latency"] not in get_args(Latency):
         raise GraphError(f"step {step!r}: latency={chosen['latency']!r} is not 'read-ready' or 'read-write'")

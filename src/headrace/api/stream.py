@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from headrace.api.keyed import KeyedStream, same_job
 from headrace.api.options import STEP_DEFAULTS, StepSettings, step_options
+from headrace.api.spellings import METHODS, missing
 from headrace.config import spelled_out
 from headrace.connect.lookuptable import LookupTable
 from headrace.connect.sink import Sink
@@ -60,7 +61,7 @@ class Stream:
         def __getattr__(self, name: str) -> Any:
             if name in ("window", "reduce", "process", "join"):
                 raise AttributeError(f"{name} after {self.name!r} needs a key first: .key_by('column').{name}(…)")
-            raise AttributeError(f"'Stream' object has no attribute {name!r}")
+            raise AttributeError(missing("'Stream' object", name, METHODS))
 
     def __rshift__(self, other: Stream) -> Path:
         return Path(self.job, self.name, other.name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from typing import Any, Literal, Unpack
@@ -69,7 +70,7 @@ class Settings:
         values: dict[str, Any] = {}
         for name, value in settings.items():
             if name not in RunSettings.__annotations__:
-                raise ConfigError(_unknown(name))
+                raise ConfigError(unknown_setting(name))
             field = field_of(name)
             values[field] = _number(name, field, value)
         made = replace(Settings(), **values)
@@ -145,8 +146,9 @@ def _number(name: str, field: str, value: Any) -> Any:
     return executor_limits(value) if name == "executors" else value
 
 
-def _unknown(name: str) -> str:
-    known = sorted(RunSettings.__annotations__)
+def unknown_setting(name: str, known: Iterable[str] = tuple(RunSettings.__annotations__)) -> str:
+    """What is wrong with a name that is none of those known, and which one it may be meant for."""
+    known = sorted(known)
     close = _RENAMED.get(name) or next(iter(get_close_matches(name, known, n=1)), None)
     meant = f" (did you mean {close!r}?)" if close else ""
     return f"unknown setting {name!r}{meant}; known: {', '.join(known)}"

@@ -47,6 +47,7 @@ def callback(fn: OnRows | OnVersion, *, when: When = "as_produced") -> Callback:
         raise ConfigError(
             f"callback: {_name(fn)} takes rows and their version, which they have once it is logged: say when='on_commit'"
         )
+    _check_call(fn, when)
     return Callback(fn, when)
 
 
@@ -127,6 +128,21 @@ def _takes_version(fn: Callable[..., object]) -> bool:
         return False
     plain = [each for each in known if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
     return len(plain) > 1 and (plain[1].default is inspect.Parameter.empty or plain[1].name == "version")
+
+
+def _check_call(fn: Callable[..., object], when: When) -> None:
+    given = ("rows", "version") if when == "on_commit" and _takes_version(fn) else ("rows",)
+    try:
+        signature = inspect.signature(fn)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind(*given)
+    except TypeError as error:
+        may = "fn(rows, version) or fn(rows)" if when == "on_commit" else "fn(rows)"
+        raise ConfigError(
+            f"callback: with when={when!r} it is called as {may}, and {_name(fn)} cannot be: {error}"
+        ) from None
 
 
 def _name(fn: object) -> str:

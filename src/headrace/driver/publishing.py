@@ -12,7 +12,7 @@ from pathlib import Path
 from headrace.connect.sink import Keep, Sink
 from headrace.connect.writing.notes import check_directory
 from headrace.connect.writing.staging import discard_staging
-from headrace.errors import HeadraceError, RunFailedError
+from headrace.errors import ConfigError, HeadraceError, RunFailedError
 from headrace.graph.nodes import SinkNode
 from headrace.runtime.plan import JobPlan
 from headrace.state.durable.manifest import Manifest
@@ -41,8 +41,13 @@ def check_sinks(plan: JobPlan, storage: Storage) -> None:
         checkpoint = storage.get(_OWNER).decode()
     except FileNotFoundError:
         checkpoint = None
+    writers: dict[Path, str] = {}
     for step, sink in sinks_of(plan).items():
         if isinstance(directory := getattr(sink, "directory", None), Path):
+            if (other := writers.setdefault(directory, step)) != step:
+                raise ConfigError(
+                    f"sinks {other!r} and {step!r} both write to {directory}; give each a directory of its own"
+                )
             check_directory(directory, f"{step} of {checkpoint}" if checkpoint is not None else None)
 
 

@@ -103,7 +103,8 @@ def _verdict(plan: JobPlan, sizing: Sizing | Unattainable, constraint: PathConst
         if sizing.smallest_bound_s is None:
             return "cannot be met: no stage layout keeps up at this rate; lower it, or allow more subtasks"
         what = "mean" if constraint.quantile is None else f"p{constraint.quantile * 100:g}"
-        return f"cannot be met; the smallest {what} that could is {1000 * sizing.smallest_bound_s:.3g} ms"
+        could_ms = 1000 * sizing.smallest_bound_s
+        return f"cannot be met; the smallest {what} that could is {could_ms:{'.3g' if could_ms < 1000 else ',.0f'}} ms"
     laid_out = tuple(stage.active for stage in plan.layout.stages[: len(sizing.subtasks)])
     instead = "" if sizing.subtasks == laid_out else f", where the layout has {_sum(laid_out)}"
     return (

@@ -33,7 +33,9 @@ def claim_directory(directory: Path, owner: str) -> None:
 
 
 def check_directory(directory: Path, owner: str | None) -> bool:
-    """Whether a directory of results is ``owner``'s already; ConfigError if it has results of another."""
+    """Whether a directory of results is ``owner``'s already; ConfigError if it has results of another, or is a file."""
+    if directory.exists() and not directory.is_dir():
+        raise ConfigError(f"{directory} is a file; a sink needs a directory for its results: name another")
     path = directory / KEPT / _OWNER
     found = path.read_text() if path.exists() else None
     if found is not None and found == owner:

@@ -160,22 +160,26 @@ class LocalStorage:
 
 
 def check_checkpoint(location: str | Path) -> Path:
-    """The directory that a checkpoint's location means; ConfigError for storage that is not supported.
+    """The directory that a checkpoint's location means; ConfigError for storage that is not supported, and for files.
 
     >>> check_checkpoint("file:///data/job")
     PosixPath('/data/job')
     """
     text = str(location)
     found = _SCHEME.match(text)
-    if found is None:
-        return Path(text)
     parts = urlsplit(text)
-    if parts.scheme == "file" and parts.netloc in ("", "localhost"):
-        return Path(unquote(parts.path))
-    raise ConfigError(
-        f"checkpoint {text!r}: {found['scheme']} is not supported; give a directory, without a scheme or with file://, "
-        f"that the driver and all executors see, such as one on NFS"
-    )
+    if found is None:
+        directory = Path(text)
+    elif parts.scheme == "file" and parts.netloc in ("", "localhost"):
+        directory = Path(unquote(parts.path))
+    else:
+        raise ConfigError(
+            f"checkpoint {text!r}: {found['scheme']} is not supported; give a directory, without a scheme or with file://, "
+            f"that the driver and all executors see, such as one on NFS"
+        )
+    if directory.expanduser().is_file():
+        raise ConfigError(f"checkpoint {text!r} is a file; give a directory, which need not be there yet")
+    return directory
 
 
 def _pieces(parts: Iterable[bytes | pa.Buffer]) -> Iterator[Iterator[bytes | pa.Buffer]]:
