@@ -63,7 +63,7 @@ static: setup
 	exit $$status
 
 unit: kernels
-	$(COMPUTING) $(BIN)/pytest -n 2 tests/unit tests/cli --ignore tests/cli/test_cli_spark.py $(PYTEST_ARGS)
+	$(COMPUTING) $(BIN)/pytest -n 2 tests/unit tests/cli tests/firsthour --ignore tests/cli/test_cli_spark.py $(PYTEST_ARGS)
 
 # Jobs in one Spark session that they share.
 sessions: java setup
