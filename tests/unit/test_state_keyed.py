@@ -201,3 +201,31 @@ def test_updates_after_a_change_was_taken_are_readable_and_not_in_it() -> None:
     assert store.get("v", 1) == "after"
     assert change.puts.num_rows == 1
     assert b"before" in change.puts.column("value")[0].as_py()
+
+
+def test_memory_is_counted_by_what_entries_hold() -> None:
+    small, large, restored = (KeyedStore("step", slices_of) for _ in range(3))
+    assert small.nbytes == 0
+    for key in range(50):
+        small.set("v", key, None, 1)
+        large.set("v", key, None, "x" * 10_000)
+    per_entry = small.nbytes / 50
+    assert 300 < per_entry < 320, "a dictionary's place and some objects"
+    assert large.nbytes == pytest.approx(50 * (per_entry + 10_000), rel=0.01)
+    chains = Chains()
+    chains.take(large.changes())
+    for slice, image, digest in chains.images():
+        restored.load(slice, image, digest)
+    assert restored.nbytes == large.nbytes
+    full = large.nbytes
+    for key in range(50):
+        large.set("v", key, None, "y")
+    assert large.nbytes == pytest.approx(small.nbytes, rel=0.01), "what is replaced counts no more"
+    for key in range(25):
+        large.delete("v", key)
+    assert large.nbytes == pytest.approx(small.nbytes / 2, rel=0.01)
+    restored.give_away(frozenset({1}))
+    left = sum(slice != 1 for slice in slices_of(list(range(50))))
+    assert restored.nbytes == pytest.approx(full * left / 50, rel=0.01)
+    restored.give_away(frozenset(range(SLICES)))
+    assert restored.nbytes == 0

@@ -44,9 +44,8 @@ _SCHEMA = pa.schema(
 )
 _NO_SUB = pack(None)
 _NO_SUBS: OrderedDict[bytes, None] = OrderedDict()
-_ENTRY_BYTES = 400
-"""What an entry takes, roughly: its place in the dictionary, three small byte strings, two tuples. Long values take
-more; counting them would cost time at every change."""
+_ENTRY_BYTES = 300
+"""What an entry takes besides its bytes, roughly: its place in the dictionary, three objects for them, two tuples."""
 Entry = tuple[bytes, int]
 """A value's bytes, and its place among the entries of its name and key: the order in which they came."""
 
@@ -65,7 +64,7 @@ class KeyedStore:
         self._step, self._slices_of, self._debug = step, slices_of, debug
         self._entries: dict[Flat, Entry] = {}
         self._before: dict[Flat, Entry | None] = {}
-        self._dirty_bytes = 0
+        self._dirty_bytes = self._packed_bytes = 0
         self._subs: dict[tuple[str, bytes], OrderedDict[bytes, None]] = {}
         # An OrderedDict finds its first item at once; a dict looks at all places that items have left at its front.
         self._digests: dict[int, Digest] = {}
@@ -155,7 +154,7 @@ class KeyedStore:
 
     @property
     def nbytes(self) -> int:
-        return _ENTRY_BYTES * len(self._entries)
+        return _ENTRY_BYTES * len(self._entries) + self._packed_bytes
 
     def dirty_bytes(self) -> int:
         return self._dirty_bytes
@@ -168,6 +167,7 @@ class KeyedStore:
         rows = zip(*(image.column(name).to_pylist() for name in _SCHEMA.names)) if image.num_rows else ()
         for name, key, sub, value, place in sorted(rows, key=lambda row: row[4]):
             self._entries[name, key, sub] = (value, place)
+            self._packed_bytes += _size((name, key, sub), value)
             if sub != _NO_SUB:
                 self._subs.setdefault((name, key), OrderedDict())[sub] = None
             if name in self._mortal:
@@ -178,6 +178,7 @@ class KeyedStore:
         gone = {key for key, slice in zip(keys, self._slices_of_packed(keys)) if slice in slices}
         for flat in [flat for flat in self._entries if flat[1] in gone]:
             stored, _ = self._entries.pop(flat)
+            self._packed_bytes -= _size(flat, stored)
             if flat[0] in self._mortal:
                 self.expiry.remove(flat, stored)
         for name_key in [name_key for name_key in self._subs if name_key[1] in gone]:
@@ -193,7 +194,9 @@ class KeyedStore:
 
     def _put(self, flat: Flat, old: Entry | None, stored: bytes) -> None:
         self._before.setdefault(flat, old)
-        self._dirty_bytes += len(stored) + len(flat[1]) + len(flat[2])
+        size = _size(flat, stored)
+        self._dirty_bytes += size
+        self._packed_bytes += size if old is None else len(stored) - len(old[0])
         self._lent.pop(flat, None)
         if flat[0] in self._mortal:
             if old is not None:
@@ -215,6 +218,7 @@ class KeyedStore:
         del self._entries[flat]
         self._before.setdefault(flat, entry)
         self._dirty_bytes += ID_BYTES
+        self._packed_bytes -= _size(flat, entry[0])
         self._lent.pop(flat, None)
         if flat[0] in self._mortal:
             self.expiry.remove(flat, entry[0])
@@ -298,6 +302,11 @@ class KeyedStore:
                     f"call state[{name!r}].set(value) after changing it"
                 )
         self._lent.clear()
+
+
+def _size(flat: Flat, stored: bytes) -> int:
+    """The bytes of an entry; those of its name are shared."""
+    return len(flat[1]) + len(flat[2]) + len(stored)
 
 
 def _batch(entries: list[tuple[Flat, Entry]]) -> pa.RecordBatch:
