@@ -106,7 +106,7 @@ class Mortal(RuleBasedStateMachine):
         self.store.expire()
 
     @rule()
-    @precondition(lambda self: not self.store._before)
+    @precondition(lambda self: not self.store.dirty_bytes())
     def restore(self) -> None:
         fresh = store()
         for slice, image, digest in self.chains.images():
@@ -194,7 +194,8 @@ def test_a_ttl_can_be_taken_away_and_given_later() -> None:
     assert (later.get("v", "a"), later.get("v", "bb")) == ("again", "since")
     later.expiry.reach(100 * TTL_US)
     assert not later.expire()
-    assert date_of(later._entries["v", *next(flat[1:] for flat in later._entries)][0]) == 100 * TTL_US
+    stored = [stored for part in later._parts.values() for stored, _ in part.entries.values()]
+    assert list(map(date_of, stored)) == 2 * [100 * TTL_US]
     later.expiry.at(101 * TTL_US - 1)
     assert (later.get("v", "a"), later.get("v", "bb")) == ("again", "since"), "it counts as set when it was found"
     later = restored(later, store(TTL_US))
@@ -216,6 +217,41 @@ def test_slices_that_move_take_their_dates_along() -> None:
         assert one.get("v", key) == key
         one.expiry.reach(2 * TTL_US)
         assert not one.expire() and one.nbytes == 0
+
+
+@pytest.mark.parametrize("noted", [True, False])
+def test_what_is_given_away_is_forgotten_by_expiry_slice_by_slice(noted: bool) -> None:
+    """``noted``: whether entries have dates, or come from when there was no time to live."""
+    giver = filled(2 * AT_ONCE)
+    if not noted:
+        giver = restored(filled(2 * AT_ONCE, None), store())
+        giver.expiry.reach(TTL_US)
+    given, kept = slices_of([7])[0], slices_of([77, 777])
+    giver.changes()
+    giver.give_away(frozenset({given}))
+    some = giver.expiry._buckets.values() if noted else [giver.expiry._undated]
+    assert {slice for by_slice in some for slice in by_slice} == set(kept)
+    giver.expiry.reach(4 * TTL_US)
+    while giver.expire():
+        pass
+    assert giver.nbytes == 0 and not giver.expiry._buckets and not giver.expiry._undated
+    assert {change.slice for change in giver.changes()} == set(kept), "what another has is not deleted here"
+
+
+def test_slices_that_come_back_expire_by_what_they_bring() -> None:
+    here, there = store(), store()
+    here.expiry.at(0)
+    here.set("v", "a", None, "old")
+    (slice,) = slices_of(["a"])
+    moved(here, slice, to=there)
+    here.give_away(frozenset({slice}))
+    there.expiry.at(TTL_US // 2)
+    there.set("v", "a", None, "new")
+    moved(there, slice, to=here)
+    here.expiry.reach(TTL_US + TTL_US // 64)
+    assert not here.expire() and here.get("v", "a") == "new"
+    here.expiry.reach(2 * TTL_US)
+    assert not here.expire() and here.nbytes == 0 and not here.expiry._due
 
 
 def test_a_changed_in_place_value_is_found_with_a_ttl_too() -> None:

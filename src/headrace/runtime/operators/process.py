@@ -202,8 +202,8 @@ class Process(Operator):
         )
         self._expiry = self.store.expiry
         self._expiring = False
-        self._timers: dict[ClockKind, list[tuple[int, str, int, Key]]] = {"event": [], "processing": []}
-        self._serial = 0
+        self._timers: dict[ClockKind, list[tuple[int, str, int, Key, int]]] = {"event": [], "processing": []}
+        self._serial, self._slices = 0, slices
         self._state = KeyState(self)
         self._rows: list[dict[str, Any]] = []
         self.now_us = time.time_ns() // 1000
@@ -214,20 +214,24 @@ class Process(Operator):
     def restored(self, slices: list[int]) -> None:
         for clock in _CLOCKS:
             self._timers[clock] = []
-            for key, tag, at_us in self.store.all_of(f"#{clock}"):
-                self._push(clock, key, tag, at_us)
+            for slice, key, tag, at_us in self.store.all_of(f"#{clock}"):
+                self._push(clock, key, tag, at_us, slice)
 
     def adopted(self, slices: frozenset[int]) -> None:
         for clock in _CLOCKS:
-            for key, tag, at_us in self.store.all_in(f"#{clock}", slices):
-                self._push(clock, key, tag, at_us)
+            for slice, key, tag, at_us in self.store.all_in(f"#{clock}", slices):
+                self._push(clock, key, tag, at_us, slice)
 
     def on_batch(self, port: int, batch: Batch) -> None:
-        codes, keys = key_codes([batch.records.column(key) for key in self._node.keys])
+        columns = [batch.records.column(key) for key in self._node.keys]
+        codes, keys = key_codes(columns)
+        slices = slices_of(columns, self._slices).tolist()
+        rows = zip(batch.records.to_pylist(), codes.tolist(), batch.times.tolist(), slices)
         state, fn, out = self._state, self._node.fn, self._rows.append
         late, expiry = batch.late, self._expiry
         origin: list[int] = []
-        for i, (record, code, at_us) in enumerate(zip(batch.records.to_pylist(), codes.tolist(), batch.times.tolist())):
+        for i, (record, code, at_us, slice) in enumerate(rows):
+            self.store.focus(keys[code], slice)
             state.key, state.time = keys[code], _EPOCH + timedelta(microseconds=at_us)
             reached_us = int(late[i]) if late is not None else at_us
             state.late = at_us < reached_us
@@ -262,11 +266,11 @@ class Process(Operator):
 
     def set_timer(self, clock: ClockKind, key: Key, tag: str, at_us: int) -> None:
         self.store.set(f"#{clock}", key, tag, at_us)
-        self._push(clock, key, tag, at_us)
+        self._push(clock, key, tag, at_us, self.store.slice)
 
-    def _push(self, clock: ClockKind, key: Key, tag: str, at_us: int) -> None:
+    def _push(self, clock: ClockKind, key: Key, tag: str, at_us: int, slice: int) -> None:
         self._serial += 1  # keys need not be comparable
-        heapq.heappush(self._timers[clock], (at_us, tag, self._serial, key))
+        heapq.heappush(self._timers[clock], (at_us, tag, self._serial, key, slice))
 
     def _expire(self, until_us: int) -> None:
         """Delete some of what nobody may see after all that was due until then has been done."""
@@ -278,7 +282,8 @@ class Process(Operator):
         if until_us >= FOREVER_US:  # the input has ended: what on_timer sets now is never due
             timers, self._timers[clock] = self._timers[clock], []
         while timers and timers[0][0] <= until_us:
-            at_us, tag, _, key = heapq.heappop(timers)
+            at_us, tag, _, key, slice = heapq.heappop(timers)
+            self.store.focus(key, slice)
             if self.store.get(f"#{clock}", key, tag) != at_us:
                 continue  # moved or cancelled since
             self.store.delete(f"#{clock}", key, tag)

@@ -72,7 +72,7 @@ class PanedReduce(PaneReduce):
 
     def restored(self, slices: list[int]) -> None:
         self._held = slices
-        marks = [closed for _, _, closed in self._marks.all_of("closed")]
+        marks = [closed for *_, closed in self._marks.all_of("closed")]
         self._closed_us = self._marked_us = max(marks, default=NEVER_US)
         if self.forms is not None and len(self._rest) > len(self.table):
             self.forms.paned = False
@@ -84,7 +84,7 @@ class PanedReduce(PaneReduce):
 
     def adopted(self, slices: frozenset[int]) -> None:
         self._held = sorted({*self._held, *slices})
-        marks = [closed for _, _, closed in self._marks.all_of("closed")]
+        marks = [closed for *_, closed in self._marks.all_of("closed")]
         self._closed_us = max([self._closed_us, *marks])
         self._forget_merged()
 

@@ -3,7 +3,8 @@
 An entry carries its date in front of its bytes, so that whoever restores it, or gets its slice, knows when it goes; and
 since it is the date and not the end that is kept, another time to live holds for what is there already. Entries that go
 at about the same time lie in one bucket: setting one again moves it, and nothing is left behind of those that are
-deleted. (Flink and Spark count wall time here. This is the time of records, as for windows and timers, so that the
+deleted. A bucket keeps them by slice, and there are some hundred buckets at most, however many entries: slices that are
+given away are forgotten at once. (Flink and Spark count wall time here. This is the time of records, as for windows and timers, so that the
 answers are the same in every mode and after every restart.)
 """
 
@@ -17,6 +18,8 @@ from headrace.graph.windowing import FOREVER_US, IDLE_US, NEVER_US
 
 Flat = tuple[str, bytes, bytes]
 """The name, key and sub-key of an entry, the last two as stored bytes."""
+BySlice = dict[int, dict[Flat, None]]
+"""Some entries, in the order in which they came; no slice is without any."""
 _DATE = struct.Struct(">Bq")
 _MARK = 0xC1
 """The one byte that no packed value begins with."""
@@ -52,9 +55,9 @@ class Expiry:
         self.ttl_us = dict(ttl_us)
         self.now_us = self._reached_us = NEVER_US
         self._width_us = {name: max(ttl // _BUCKETS_PER_TTL, 1) for name, ttl in self.ttl_us.items()}
-        self._buckets: dict[tuple[str, int], dict[Flat, None]] = {}
+        self._buckets: dict[tuple[str, int], BySlice] = {}
         self._due: list[tuple[int, str, int]] = []
-        self._undated: dict[Flat, None] = {}
+        self._undated: BySlice = {}
         self._found_us: int | None = None
         self._set = 0
 
@@ -79,18 +82,18 @@ class Expiry:
         at_us = date_of(stored)
         return at_us is not None and self.now_us >= at_us + self.ttl_us[name]
 
-    def change(self, flat: Flat, before: bytes, stored: bytes) -> None:
+    def change(self, slice: int, flat: Flat, before: bytes, stored: bytes) -> None:
         """An entry was set again: mostly at about the same time as before."""
         width_us, was_us, at_us = self._width_us[flat[0]], date_of(before), date_of(stored)
         if was_us is None or at_us is None or was_us // width_us != at_us // width_us:
-            self.remove(flat, before)
-            self.add(flat, stored)
+            self.remove(slice, flat, before)
+            self.add(slice, flat, stored)
 
-    def add(self, flat: Flat, stored: bytes) -> None:
+    def add(self, slice: int, flat: Flat, stored: bytes) -> None:
         """An entry was set, or loaded."""
         at_us = date_of(stored)
         if at_us is None:
-            self._undated[flat] = None
+            self._undated.setdefault(slice, {})[flat] = None
             return
         self._set += 1
         name, number = flat[0], at_us // self._width_us[flat[0]]
@@ -98,26 +101,34 @@ class Expiry:
         if bucket is None:
             bucket = self._buckets[name, number] = {}
             heapq.heappush(self._due, ((number + 1) * self._width_us[name] + self.ttl_us[name], name, number))
-        bucket[flat] = None
+        bucket.setdefault(slice, {})[flat] = None
 
-    def remove(self, flat: Flat, stored: bytes) -> None:
+    def remove(self, slice: int, flat: Flat, stored: bytes) -> None:
         """An entry is no longer what it was."""
         at_us = date_of(stored)
         if at_us is None:
-            self._undated.pop(flat, None)
+            _remove(self._undated, slice, flat)
         elif (bucket := self._buckets.get((flat[0], at_us // self._width_us[flat[0]]))) is not None:
-            bucket.pop(flat, None)
+            _remove(bucket, slice, flat)
 
-    def without_date(self) -> Iterator[tuple[Flat, int]]:
+    def forget(self, slices: frozenset[int]) -> None:
+        """All entries of some slices are another's from now on."""
+        for some in (self._undated, *self._buckets.values()):
+            for slice in slices:
+                some.pop(slice, None)
+
+    def without_date(self) -> Iterator[tuple[int, Flat, int]]:
         """Some entries whose date was not noted, with the date to give them: when the first of them was found."""
         if self._found_us is None:
             return
-        for _ in range(min(_EXPIRED_AT_ONCE, len(self._undated))):
-            yield self._undated.popitem()[0], self._found_us
+        left = _EXPIRED_AT_ONCE
+        while self._undated and left > 0:
+            left -= 1
+            yield *_taken(self._undated), self._found_us
         if not self._undated:
             self._found_us = None
 
-    def expired(self) -> Iterator[Flat]:
+    def expired(self) -> Iterator[tuple[int, Flat]]:
         """Some entries that nobody may see any more, for the caller to delete: more than are set in the same time."""
         left, self._set = _EXPIRED_AT_ONCE + 2 * self._set, 0
         while self.behind and left > 0:
@@ -125,7 +136,7 @@ class Expiry:
             bucket = self._buckets[name, number]
             while bucket and left > 0:
                 left -= 1
-                yield bucket.popitem()[0]
+                yield _taken(bucket)
             if not bucket:
                 del self._buckets[name, number]
                 heapq.heappop(self._due)
@@ -139,3 +150,20 @@ class Expiry:
     def waiting(self) -> bool:
         """Whether there is something to do."""
         return self.behind or self._found_us is not None
+
+
+def _taken(some: BySlice) -> tuple[int, Flat]:
+    """The last entry of the last slice, which is taken out."""
+    slice, flats = some.popitem()
+    flat, _ = flats.popitem()
+    if flats:
+        some[slice] = flats
+    return slice, flat
+
+
+def _remove(some: BySlice, slice: int, flat: Flat) -> None:
+    flats = some.get(slice)
+    if flats is not None:
+        flats.pop(flat, None)
+        if not flats:
+            del some[slice]
