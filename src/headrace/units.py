@@ -92,6 +92,15 @@ def rate_per_s(value: str | float | int, what: str = "rate") -> float:
     return rate
 
 
+def number_of(count: int, what: str) -> str:
+    """How many there are, for people.
+
+    >>> number_of(1, "cut"), number_of(0, "cut"), number_of(12_000, "record")
+    ('1 cut', '0 cuts', '12,000 records')
+    """
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
 def in_words(seconds: float) -> str:
     """A duration for people.
 

@@ -167,4 +167,4 @@ def test_the_end_says_what_recovery_took(took_s: float | None, wanted_s: float |
     unknown = dict.fromkeys(("cut_ms", "p50_ms", "late", "shed", "skipped"))
     answer = {"job": "j", "state": "finished", "items": 7, "seconds": 2.0, "cuts": 3, "restarts": 1} | unknown
     said = summary(answer | {"recovery_s": took_s, "recovery_wanted_s": wanted_s}).plain
-    assert said == f"j finished: 7 records in 2.0 s, 3 cuts, 1 restarts{words}"
+    assert said == f"j finished: 7 records in 2.0 s, 3 cuts, 1 restart{words}"

@@ -26,7 +26,7 @@ from headrace.errors import ConfigError, UnitError
 from headrace.graph.nodes import SinkNode
 from headrace.launch import RunOptions, checked, start
 from headrace.signals import StopWish
-from headrace.units import duration_s, in_words
+from headrace.units import duration_s, in_words, number_of
 
 if TYPE_CHECKING:
     from headrace.runtime.plan import JobPlan
@@ -201,9 +201,11 @@ def progress(watch: Watch, *, stopping: bool = False) -> Text:
         now = watch.recent(step)
         if now.p50_ms is not None and now.p99_ms is not None:
             line.append(f" · {step} p50 {now.p50_ms:.1f} ms, p99 {now.p99_ms:.1f} ms")
-    for what, count in (*not_in_results(status.counters).items(), ("restarts", status.restarts)):
+    for what, count in not_in_results(status.counters).items():
         if count:
             line.append(f" · {count:,} {what}", style="yellow")
+    if status.restarts:
+        line.append(f" · {number_of(status.restarts, 'restart')}", style="yellow")
     return line
 
 
@@ -211,15 +213,17 @@ def summary(answer: dict[str, Any]) -> Text:
     """One line about a finished job."""
     text = Text.assemble(
         (f"{answer['job']} {answer['state']}", "bold"),
-        f": {answer['items']:,} records in {answer['seconds']:.1f} s, {answer['cuts']} cut{'s' * (answer['cuts'] != 1)}",
+        f": {number_of(answer['items'], 'record')} in {answer['seconds']:.1f} s, {number_of(answer['cuts'], 'cut')}",
     )
     if answer["cut_ms"] is not None:
         text.append(f" of {answer['cut_ms']:.0f} ms")
     if answer["p50_ms"] is not None:
         text.append(f", latency p50 {answer['p50_ms']:.1f} ms, p99 {answer['p99_ms']:.1f} ms")
-    for what in ("late", "shed", "skipped", "restarts"):
+    for what in ("late", "shed", "skipped"):
         if answer[what]:
             text.append(f", {answer[what]:,} {what}", style="yellow")
+    if answer["restarts"]:
+        text.append(f", {number_of(answer['restarts'], 'restart')}", style="yellow")
     if answer["recovery_s"] is not None:
         wanted_s = answer["recovery_wanted_s"]
         against = f" at most, of {in_words(wanted_s)} wanted" if wanted_s is not None else " at most"

@@ -11,6 +11,7 @@ from threading import Lock
 from headrace.driver.status import Event
 from headrace.graph.nodes import Graph
 from headrace.runtime.messages import Reported
+from headrace.units import number_of
 
 _log = logging.getLogger("headrace.journal")
 REMEMBERED = 10_000
@@ -75,7 +76,7 @@ class Journal:
                 self._say_late(step, late, lost=not graph.late_wanted(step))
 
     def _say_late(self, step: str, count: int, *, lost: bool) -> None:
-        came = f"step {step!r}: {count:,} record{'s' if count > 1 else ''} so far came after their windows had closed"
+        came = f"step {step!r}: {number_of(count, 'record')} so far came after their windows had closed"
         if lost:
             remedy = "give the source a longer lateness= to wait for such, or read them with late()"
             self.warn("late", f"{came} and are in no result; {remedy}")

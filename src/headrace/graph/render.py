@@ -18,7 +18,7 @@ from headrace.graph.nodes import (
 )
 from headrace.graph.stages import Layout
 from headrace.graph.windowing import Interval
-from headrace.units import in_words
+from headrace.units import in_words, number_of
 
 
 def render(graph: Graph, layout: Layout) -> str:
@@ -32,7 +32,7 @@ def render(graph: Graph, layout: Layout) -> str:
             keys = sorted({", ".join(edge.keys) for edge in layout.border(stage.index) if edge.keyed})
             how = f"shuffle by {' | '.join(keys)}" if stage.shuffled else "same subtask, next process"
             lines.append(f"   │ {how}")
-        lines.append(f"┌─ stage {stage.index} × {stage.subtasks} subtask{'s' if stage.subtasks > 1 else ''}")
+        lines.append(f"┌─ stage {stage.index} × {number_of(stage.subtasks, 'subtask')}")
         for name in stage.steps:
             targets = [edge.target for edge in layout.edges if edge.source == name]
             arrow = f"  → {', '.join(targets)}" if targets else ""

@@ -24,7 +24,7 @@ from headrace.measure.flows import LatencyFigures, figures_of
 from headrace.runtime.messages import Reported
 from headrace.spark.session import check_slots
 from headrace.spark.supervisor import Supervisor
-from headrace.units import Duration
+from headrace.units import Duration, number_of
 
 
 class Run(Supervisor):
@@ -38,8 +38,7 @@ class Run(Supervisor):
 
     def __repr__(self) -> str:
         status = self.status()
-        cuts = f"{status.cuts} cut{'s' if status.cuts != 1 else ''}"
-        return f"<Run of job {self.plan.graph.job!r}: {status.state}, {cuts}>"
+        return f"<Run of job {self.plan.graph.job!r}: {status.state}, {number_of(status.cuts, 'cut')}>"
 
     def begin(self) -> Run:
         """Begin; ``hr.start`` has done that."""

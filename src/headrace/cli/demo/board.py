@@ -12,6 +12,7 @@ from rich.text import Text
 from headrace.cli.demo.topics import HOT, SENTIMENT, Tail
 from headrace.cli.watching import Watch, cut_words
 from headrace.graph.nodes import Constraint, SinkNode
+from headrace.units import number_of
 
 _TOPICS_SHOWN = 8
 _BAR_CELLS = 24
@@ -50,7 +51,7 @@ class Board:
         line = Text.assemble(("headrace demo", "bold"), "  bursty tweets → hot topics and sentiment\n")
         line.append(f"{status.state}", style="green" if status.state == "running" else "yellow")
         line.append(f"  {min(watch.seconds, self._seconds):.0f} of {self._seconds:g} s")
-        line.append(f"  {cut_words(status)}, {status.restarts} restarts")
+        line.append(f"  {cut_words(status)}, {number_of(status.restarts, 'restart')}")
         return line.append(f"  {watch.read:,} tweets")
 
     def _steps(self) -> Table:

@@ -42,6 +42,7 @@ from headrace.runtime.messages import (
 from headrace.runtime.orders import NO_ORDERS, Orders
 from headrace.runtime.plan import JobPlan
 from headrace.tokens import Attempt, Token
+from headrace.units import number_of
 
 Phase = Literal["opening", "between", "joining", "loading", "running", "ended", "stopping", "over"]
 _CANCELLED = "{} slices could not be loaded in time by those who were to have them: they stay where they are"
@@ -172,7 +173,7 @@ class Attempts:
         if handed is None:
             return []
         self.handed_over.append(handed)
-        slices = f"{handed.slices} slice{'s' if handed.slices > 1 else ''}"
+        slices = number_of(handed.slices, "slice")
         return [Say("moved", f"{slices} changed hands at cut {handed.cut}; records waited {handed.held_ms:.0f} ms")]
 
     def _supersede(self, sender: bytes, attempt: Attempt) -> list[Instruction]:
