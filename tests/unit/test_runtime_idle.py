@@ -297,7 +297,7 @@ class Lone:
             self.sources.append(source)
         reduce = ReduceNode("n", ("k",), window, (("n", count or hr.count()),), ("u",))
         sample = pa.RecordBatch.from_pylist([{"k": 1, "t": 1}], schema=SCHEMA)
-        out = _step(reduce, [sample], None)[0]
+        out = _step(reduce, [_of(sample.schema, sample)], None, None).schema
         self.reduce = build_reduce(reduce, SCHEMA, out, Guard("n", "fail"), Place(4), eager=True)
         self.union.feed(self.reduce)
         self.reduce.feed(self.rows)
