@@ -122,6 +122,28 @@ def test_keys_that_reach_a_threshold_are_told_once_and_early(kept: dict[str, Any
     assert sorted(found) == sorted(wanted)
 
 
+def test_keys_that_leave_memory_after_they_were_told_are_not_told_again(tmp_path: Path) -> None:
+    """Counters start anew at each restart, so that also keys which were told are pushed out of memory, and come back."""
+    job = hr.Job("frequent")
+    rows = job.source("rows", hr.generate(zipf, total=N, rate=f"{N // 2}/s"), event_time="ts", parallelism=1)
+    kept = hr.keep(memory="120 KB", engine="dinc")
+    frequent = (
+        rows.key_by("k").window(hr.whole_input()).reduce(name="r", state=kept, emit=hr.at_least(n=20), n=hr.count())
+    )
+    frequent.sink("out", callback(print))
+    finished, restarts = False, 0
+    while not finished:
+        run = LocalRun(job, tmp_path, parallelism=1)
+        try:
+            run.batch(seconds=0.2)
+            finished, restarts = run.finished, restarts + 1
+            found = [row["k"] for row in run.rows("out")]
+        finally:
+            run.close()
+    assert restarts > 3
+    assert sorted(found) == sorted(key for key, (n, _) in reference().items() if n >= 20)
+
+
 def test_windows_tell_a_threshold_early_and_drop_what_is_below() -> None:
     rows = run_local(job_of(hr.tumbling("1 s"), hr.at_least(n=30)))["out"]
     wanted = {key for key, (n, _) in reference(1000).items() if n >= 30}

@@ -170,7 +170,7 @@ class PaneReduce(Reduce):
         rows: Rows = touched[wanted & (self.table.extras["early"][touched] == 0)]
         self.table.extras["early"][rows] = 1
         self.table.mark(rows)
-        return rows
+        return rows[~self.states.told(rows)]
 
     def final(self, table: GroupTable, rows: Rows, shares: Shares | None = None) -> npt.NDArray[np.bool_]:
         """Which rows whose window has ended are to be emitted: not emitted before, and large enough.

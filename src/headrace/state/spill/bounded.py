@@ -37,6 +37,10 @@ ENGINES: dict[str, ResidencyPolicy] = {
     "dinc-space-saving": SPACE_SAVING,
     "dinc-marker": MARKER,
 }
+_EARLY = "__early"
+"""The column that says whether a row was emitted before its window ended."""
+_TOLD_BYTES = 100
+"""A key that was emitted and has left memory, in a set."""
 _RELIEF = 8
 """When growing states have filled their room, one row in so many leaves."""
 _HARDLY_COMBINED, _UNCOMBINED_TURNS = 0.9, 15
@@ -73,6 +77,8 @@ class BoundedTable:
         self.disk = DiskRows(
             self.table.partial_schema, self._buckets_of, self._slices_of, bound.directory, bound.buffer_bytes
         )
+        self.disk.arriving = self._note_told
+        self._told: dict[int, set[int]] = {}
         self._below_bytes = 0
 
     def stores(self) -> dict[str, Store]:
@@ -82,7 +88,7 @@ class BoundedTable:
     @property
     def nbytes(self) -> int:
         """All memory held now."""
-        return self.table.nbytes + self.disk.nbytes
+        return self.table.nbytes + self.disk.nbytes + _TOLD_BYTES * sum(map(len, self._told.values()))
 
     @property
     def spill_bytes(self) -> int:
@@ -156,14 +162,21 @@ class BoundedTable:
             extra = rest.filter(pa.array(rest_buckets == bucket)) if rest is not None else None
             yield from self._settle(bucket, rows[buckets == bucket], spilled, extra)
 
+    def told(self, rows: Rows) -> npt.NDArray[np.bool_]:
+        """Which rows are of keys that left memory after they had been emitted, and have come back since."""
+        panes, hashes = self.table.pane_of(rows).tolist(), self.table.index.hash_of(rows).tolist()
+        none: set[int] = set()
+        return np.array([hash in self._told.get(pane, none) for pane, hash in zip(panes, hashes)], bool)
+
     def drop_pane(self, pane: int) -> None:
         """Forget all that memory and disk have of a pane."""
+        self._told.pop(pane, None)
         self.table.drop(self.table.rows_of(pane))
         self.disk.drop(pane)
 
     def close(self) -> None:
         self.disk.close()
-        self.table.overflow = nowhere  # as in DiskRows: no circle
+        self.table.overflow = self.disk.arriving = nowhere  # as in DiskRows: no circle
 
     def _turn(self, batch: pa.RecordBatch, keys: list[pa.Array], panes: Rows | int, times: Rows) -> Rows:
         admission = self.table.admit(keys, panes)
@@ -235,10 +248,21 @@ class BoundedTable:
         if self.lossy:
             self._check_expected()
             return
+        self._note_told(partial)
         columns = partial.columns
         missing = len(self.table.partial_schema) - len(columns)
         columns += [pa.array(np.zeros(partial.num_rows, np.int64))] * missing
         self.disk.add(pa.RecordBatch.from_arrays(columns, schema=self.table.partial_schema))
+
+    def _note_told(self, partial: pa.RecordBatch) -> None:
+        """Rows leave memory, or were on disk at the version that is loaded: those that were emitted are remembered."""
+        at = partial.schema.get_field_index(_EARLY)
+        if at < 0 or not (early := partial.column(at).to_numpy() > 0).any():
+            return
+        gone = partial.filter(pa.array(early))
+        hashes = self.table.index.key_hashes(gone.columns[1 : 1 + len(self.table.key_fields)])
+        for pane, hash in zip(gone.column(0).to_pylist(), hashes.tolist()):
+            self._told.setdefault(pane, set()).add(hash)
 
     def _check_expected(self) -> None:
         frequent, tuples = self.bound.frequent, self.table.index.figures.tuples

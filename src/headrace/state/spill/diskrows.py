@@ -39,6 +39,7 @@ from headrace.state.durable.changes import (
 from headrace.state.hashing import U64
 from headrace.state.spill.blocks import whole_words
 from headrace.state.spill.rowwords import row_format
+from headrace.state.table.rowtable import nowhere
 
 SLICE = "__slice"
 _HOME = "headrace-spill-"
@@ -97,6 +98,8 @@ class DiskRows:
         self._digests: dict[int, Digest] = {}
         self._pane_digests: dict[tuple[int, int], Digest] = {}
         self._next = 1
+        self.arriving: Callable[[pa.RecordBatch], None] = nowhere
+        """Told of rows that are loaded."""
         self.written_bytes = self.read_bytes = self.rows_added = 0
 
     def add(self, rows: pa.RecordBatch) -> None:
@@ -184,6 +187,7 @@ class DiskRows:
         self._digests[slice] = digest
         if not image.num_rows:
             return
+        self.arriving(image)
         self._flush()
         self._write(image.select(self._file_schema.names), new=False)
         self._next = max(self._next, int(image.column(ID_COLUMNS[1]).to_numpy().max()) + 1)

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.state.allocator import give_back_freed
@@ -60,6 +61,9 @@ class MrHash:
 
     def stores(self) -> dict[str, Store]:
         return {"disk": self.disk}
+
+    def told(self, rows: Rows) -> npt.NDArray[np.bool_]:
+        return np.zeros(len(rows), bool)  # no key leaves memory for disk: it is on one side or the other
 
     def absorb(self, batch: pa.RecordBatch, key_columns: list[pa.Array], panes: Rows | int, times: Rows) -> Rows:
         of_row = np.full(batch.num_rows, panes) if isinstance(panes, int) else panes

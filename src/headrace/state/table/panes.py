@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.state.durable.changes import PANE, Store
@@ -41,6 +42,10 @@ class PaneStates(Protocol):
         """Panes that hold anything, ascending."""
         ...
 
+    def told(self, rows: Rows) -> npt.NDArray[np.bool_]:
+        """Which rows are of keys that were emitted before they left memory and came back."""
+        ...
+
     def settled(
         self, panes: Sequence[int], rest: pa.RecordBatch | None = None, *, without: Rows | None = None
     ) -> Settled:
@@ -70,6 +75,9 @@ class Unbounded:
 
     def stores(self) -> dict[str, Store]:
         return {"": self.table}
+
+    def told(self, rows: Rows) -> npt.NDArray[np.bool_]:
+        return np.zeros(len(rows), bool)
 
     def settled(
         self, panes: Sequence[int], rest: pa.RecordBatch | None = None, *, without: Rows | None = None
