@@ -48,7 +48,7 @@ from headrace.tokens import Attempt, Token
 
 
 def plan(*subtasks: int) -> JobPlan:
-    return laid_out(planned(len(subtasks)), Shape(subtasks, subtasks, 1, None))
+    return laid_out(planned(len(subtasks), backup=0), Shape(subtasks, subtasks, 1, None))
 
 
 def hello(stage: int, index: int = 0, batch: int = 0) -> Hello:

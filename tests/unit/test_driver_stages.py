@@ -221,7 +221,7 @@ def test_a_stop_ends_the_reading_of_a_batch_but_not_its_work(why: str) -> None:
     assert not sent(driven.asked, CutOrdered)
     if why == "asked":
         driven.tell(StopAsked())
-    order = CutOrdered(driven.token, True, 0, {})
+    order = CutOrdered(driven.token, True, 0, {}, {})
     assert sent(driven.later(1.5), CutOrdered) == {sender(SOURCE): order}
     assert sent(driven.later(1.5), CutOrdered) == {sender(SOURCE): order}, "the first one may be lost"
     driven.describe(SOURCE, exhausted=False)

@@ -237,7 +237,7 @@ def test_stage_by_stage_an_ordered_cut_ends_the_reading(tmp_path: Path, mode: st
     plan = planned(job, tmp_path, mode=mode, parallelism=1, poll_rows=2)
     with Working(plan, 0, ended=True) as working:
         working.a_while()
-        working.driver.give(CutOrdered(ATTEMPT.cut(1), True, 0, {}))
+        working.driver.give(CutOrdered(ATTEMPT.cut(1), True, 0, {}, {}))
         part = working.description(1, logged=False)
         working.until(lambda: not working.alive)
     assert not part.exhausted and 0 < part.counters["out:read"] < 10**6
