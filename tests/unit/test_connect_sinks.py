@@ -15,6 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import headrace as hr
+from headrace.config import Settings
 from headrace.connect.callback import Callback, callback
 from headrace.connect.collect import collect_sink, read_collected
 from headrace.connect.console import console
@@ -24,7 +26,9 @@ from headrace.connect.sink import Sink, SinkContext, Staged
 from headrace.connect.writing import gathering, rolling
 from headrace.connect.writing.jsonrows import json_lines, json_rows
 from headrace.connect.writing.staging import discard_staging
-from headrace.errors import ConfigError, CorruptionError, StateError
+from headrace.driver.planning import plan_job
+from headrace.errors import ConfigError, CorruptionError, HeadraceError, StateError
+from headrace.spark.handle import Run
 from headrace.tokens import Token
 
 FIRST = Token(generation=1, attempt=1, cut=7)
@@ -394,3 +398,17 @@ def test_collected_rows_come_back_in_order_and_only_published_ones(tmp_path: Pat
     with (tmp_path / "out" / published(tmp_path / "out")[0]).open("ab") as file:
         file.write(b"an append under way")
     assert [row["at"] for row in read_collected(tmp_path / "out")] == [10] * 3 + [11] * 3 + [20] * 3 + [21] * 3
+
+
+def test_rows_of_a_run_whose_checkpoint_was_temporary_are_not_silently_none(tmp_path: Path) -> None:
+    job = hr.Job("gone")
+    job.source("s", hr.generate(lambda n: {"n": n}, total=1)).sink("out", hr.rows())
+    run = Run.__new__(Run)
+    run.plan, run._temporary = plan_job(job, tmp_path / "checkpoint", Settings.of()), True
+    (tmp_path / "checkpoint").mkdir()
+    assert run.rows("out") == []
+    run.delete_temporary_checkpoint()
+    with pytest.raises(
+        HeadraceError, match=r"rows of 'out' are gone with the temporary checkpoint .* hr\.collect\(job\)"
+    ):
+        run.rows("out")

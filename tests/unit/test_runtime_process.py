@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -287,3 +288,33 @@ def test_rows_that_do_not_fit_cost_only_themselves() -> None:
         run_local(job, mode="batch")
     job = process(script, emit, on_error="skip", returns={"n": "int"})
     assert sorted(row["n"] for row in run_local(job, mode="batch")["out"]) == [0, 1, 1, 2, 3]
+
+
+def yielding(record: Record, state: Any, out: Emit) -> Any:
+    yield {"k": record["k"]}
+
+
+@pytest.mark.parametrize(
+    ("fn", "words"),
+    [
+        (yielding, "the function yields rows, which nobody takes: give each to out(row)"),
+        (
+            lambda record, state, out: [{"k": "a"}],
+            "the function returns rows, which nobody takes: give each to out(row)",
+        ),
+        (lambda record, state, out: state.timer(after="1 s"), "sets a timer but has no on_timer=, which it would call"),
+        (
+            lambda record, state, out: state.timer(at=9000),
+            "takes a datetime, such as state.time plus a timedelta, not 9000",
+        ),
+    ],
+    ids=["yields", "returns", "timer without on_timer", "timer at a number"],
+)
+def test_what_would_silently_do_nothing_is_an_error(fn: Any, words: str) -> None:
+    with pytest.raises(UserCodeError, match=re.escape(words)):
+        run_local(process([{"k": "a", "t": 1}], fn, returns={"k": "str"}))
+
+
+def test_a_lambda_may_give_what_out_gave() -> None:
+    job = process([{"k": "a", "t": 1}], lambda record, state, out: (out({"k": "x"}), out({"k": "y"})))
+    assert [row["k"] for row in run_local(job)["out"]] == ["x", "y"]

@@ -206,6 +206,11 @@ class Run(Supervisor):
         node = self.plan.graph.by_name.get(sink)
         if not isinstance(node, SinkNode) or not isinstance(node.sink, Collect):
             raise HeadraceError(f"{sink!r} is not an hr.rows() sink of job {self.plan.graph.job!r}")
+        if self._temporary and not self.plan.checkpoint.exists():
+            raise HeadraceError(
+                f"the rows of {sink!r} are gone with the temporary checkpoint of this run: give it one, checkpoint=…, or use "
+                "hr.collect(job), or hr.start(job) and read them before delete_temporary_checkpoint()"
+            )
         return read_collected(node.sink.directory)
 
     def delete_temporary_checkpoint(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
@@ -154,6 +154,10 @@ class KeyState:
         """Ask for ``on_timer`` at a time, or after a while from now; the same tag again moves it."""
         if (at is None) == (after is None):
             raise StateError("timer(...) takes exactly one of at= and after=")
+        if not (at is None or isinstance(at, datetime)):
+            raise StateError(f"timer(at=…) takes a datetime, such as state.time plus a timedelta, not {at!r}")
+        if not self._operator.rings:
+            raise StateError(f"step {self._operator.name!r} sets a timer but has no on_timer=, which it would call")
         if at is not None:
             at_us = _us(at)
         elif clock == "event":
@@ -211,6 +215,11 @@ class Process(Operator):
     def stores(self) -> dict[str, Store]:
         return {"": self.store}
 
+    @property
+    def rings(self) -> bool:
+        """Whether there is somebody whom timers call."""
+        return self._node.on_timer is not None
+
     def restored(self, slices: list[int]) -> None:
         for clock in _CLOCKS:
             self._timers[clock] = []
@@ -238,7 +247,7 @@ class Process(Operator):
             expiry.at(max(at_us, reached_us))
             before = len(self._rows)
             try:
-                fn(record, state, out)
+                _check_nothing(fn(record, state, out))
             except Exception as error:
                 del self._rows[before:]
                 self._guard(record, error)
@@ -293,7 +302,7 @@ class Process(Operator):
             self._state.key, self._state.time, self._state.late = key, at, False
             self._expiry.at(at_us if clock == "event" or self._timeless else NEVER_US)
             try:
-                self._node.on_timer(Timer(key, at, tag, clock), self._state, self._rows.append)
+                _check_nothing(self._node.on_timer(Timer(key, at, tag, clock), self._state, self._rows.append))
             except Exception as error:
                 self._rows.clear()
                 self._guard({"timer": tag, "key": key, "at": at.isoformat()}, error)
@@ -309,6 +318,13 @@ class Process(Operator):
         records, kept = to_records(rows, self._out, self._guard, declared=self._node.options.returns is not None)
         at = np.array(kept, np.int64)
         self.emit(Batch(records, times[at], born_us, late[at] if late is not None else None))
+
+
+def _check_nothing(returned: Any) -> None:
+    """Rows that a function returns would be in no result: a lambda may give what ``out`` gave, but no records."""
+    if returned is not None and isinstance(returned, dict | list | Generator):
+        what = "yields" if isinstance(returned, Generator) else "returns"
+        raise StateError(f"the function {what} rows, which nobody takes: give each to out(row)")
 
 
 def _us(at: datetime) -> int:
