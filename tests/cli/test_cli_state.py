@@ -139,13 +139,18 @@ def test_looking_changes_nothing(headrace, checkpoint):
 
 
 def files_job(inbox: Path) -> hr.Job:
+    def ring(timer: Any, state: Any, out: Any) -> None:
+        """Not before the input has ended."""
+
     def wait(record: dict[str, Any], state: Any, out: Any) -> None:
         state["seen"].set(record["user"])
         state.timer(after="1 h")
 
     made = hr.Job("inbox")
     source = made.source("inbox", hr.files(inbox), event_time="t")
-    source.key_by("user").process(wait, name="wait", state={"seen": hr.value(ttl="1 day")}, returns={"n": "int"})
+    source.key_by("user").process(
+        wait, name="wait", state={"seen": hr.value(ttl="1 day")}, on_timer=ring, returns={"n": "int"}
+    )
     return made
 
 
@@ -191,7 +196,7 @@ def test_export_writes_what_read_state_gives(headrace, checkpoint, tmp_path):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--step", "nothing"), "step 'nothing' has no state; steps with state: count, remember, visits"),
+        (("--step", "nothing"), "the job has no step 'nothing'; steps with state: count, remember, visits"),
         (("--step", "count", "--to", "state.xls"), "a file ends in .parquet, .csv, .jsonl"),
         (("--step", "count", "--to", "no/such/place/state.csv"), "there is no directory"),
         ((), "Missing option '--step'"),

@@ -26,6 +26,10 @@ def at(second: float) -> datetime:
     return datetime.fromtimestamp(BEGIN_S + second, UTC)
 
 
+def ring(timer: Any, state: Any, out: Any) -> None:
+    """Nothing is due before the input has ended."""
+
+
 def remember(record: dict[str, Any], state: Any, out: Any) -> None:
     state["n"].set(state["n"].get(0) + 1)
     state["pages"].append(record["page"])
@@ -38,7 +42,7 @@ def built(checkpoint: Path, *, to_the_end: bool = False) -> Path:
     job = hr.Job("visits")
     s = job.source("visits", scripted([*VISITS[:9], PAUSE, *VISITS[9:]]), event_time="t")
     states = {"n": hr.value(ttl="1 day"), "pages": hr.queue(), "last": hr.mapping(), "odd": hr.value()}
-    s.key_by("user").process(remember, name="remember", state=states, returns={"x": "int"})
+    s.key_by("user").process(remember, name="remember", state=states, on_timer=ring, returns={"x": "int"})
     s.key_by("s", "user").process(lambda r, state, out: state["v"].set(r["v"]), name="two", state={"v": hr.value()},
                                   returns={"x": "int"})  # fmt: skip
     pages = s.key_by("page")
@@ -122,9 +126,18 @@ def test_state_of_a_job_that_has_ended_can_be_read(tmp_path: Path) -> None:
     assert [row["n"] for row in rows(done, "remember", "user")] == [6, 6]
 
 
+def stateless(checkpoint: Path) -> str:
+    """A step of the job that has no state."""
+    opened = statetables.open_checkpoint(checkpoint)
+    manifest = opened.newest()
+    return min(opened.identity.steps.keys() - {id.partition("#")[0] for id, _ in manifest.slices})
+
+
 def test_what_is_not_there_is_named(checkpoint: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="step 'nothing' has no state; steps with state: pairs, remember, running"):
+    with pytest.raises(ConfigError, match="the job has no step 'nothing'; steps with state: pairs, remember, running"):
         hr.read_state(checkpoint, "nothing")
+    with pytest.raises(ConfigError, match="step '(.*)' keeps nothing in this version; steps with state: pairs"):
+        hr.read_state(checkpoint, stateless(checkpoint))
     with pytest.raises(ConfigError, match="is not the checkpoint of a Headrace job"):
         hr.read_state(tmp_path, "remember")
 

@@ -55,7 +55,9 @@ def steps_with_state(manifest: Manifest) -> list[str]:
 def slices_of_step(checkpoint: Checkpoint, manifest: Manifest, step: str) -> Iterator[tuple[str, pa.RecordBatch]]:
     """The slices of a step, one by one and checked, each with the name of the part of its state that it is of."""
     if step not in (found := steps_with_state(manifest)):
-        raise ConfigError(f"step {step!r} has no state; steps with state: {', '.join(found) or 'none'}")
+        known = step in checkpoint.identity.steps
+        why = f"step {step!r} keeps nothing in this version" if known else f"the job has no step {step!r}"
+        raise ConfigError(f"{why}; steps with state: {', '.join(found) or 'none'}")
     for (id, number), version in sorted(manifest.slices.items()):
         if id.partition("#")[0] == step:
             yield id.partition("#")[2], read_slice(checkpoint.storage, id, number, version)
