@@ -109,11 +109,14 @@ def test_state_is_a_dataframe_of_a_session(spark: Any, tmp_path: Path) -> None:
         state["by"].set(record["n"], {"any": 1})
         state.timer(after="1 h")
 
+    def ring(timer: Any, state: Any, out: Any) -> None:
+        """Not before the input has ended."""
+
     job = hr.Job("state")
     records = [{"k": "ab"[n % 2], "n": n, "t": n} for n in range(6)]
     source = job.source("s", scripted([*records, PAUSE, {"k": "c", "n": 6, "t": 6}]), event_time="t")
     states = {"n": hr.value(ttl="1 day"), "all": hr.queue(), "by": hr.mapping()}
-    source.key_by("k").process(remember, name="p", state=states, returns={"n": "int"})
+    source.key_by("k").process(remember, name="p", state=states, on_timer=ring, returns={"n": "int"})
     run = LocalRun(job, tmp_path, mode="microbatch")
     try:
         run.batch()
