@@ -106,6 +106,20 @@ def test_each_side_of_a_join_has_its_late_records(mode: str) -> None:
     assert got["left-out"] == [record(1)] and sorted(row["w"] for row in got["right-out"]) == [2, 3]
 
 
+@pytest.mark.parametrize("memory", [None, "4 MB"])
+def test_each_side_of_an_interval_join_has_its_late_records(mode: str, memory: str | None) -> None:
+    job = hr.Job("job")
+    left = job.source("l", scripted([record(t) for t in (5, 40, 1)], schema=SCHEMA), event_time="t")
+    right = job.source("r", scripted([{"k": "a", "w": t, "t": t} for t in (6, 50, 2, 3)]), event_time="t")
+    joined = left.key_by("k").join(right.key_by("k"), within="5 ms", name="j", state=hr.keep(memory=memory))
+    joined.sink("out", out())
+    joined.late("left").sink("left-out", out())
+    joined.late("right").sink("right-out", out())
+    got = run_local(job, mode=mode)
+    assert [(row["t"], row["w"]) for row in got["out"]] == [(5, 6)]
+    assert got["left-out"] == [record(1)] and sorted(row["w"] for row in got["right-out"]) == [2, 3]
+
+
 def test_a_join_does_not_open_a_window_again_for_one_who_was_silent() -> None:
     """Of its windows the first is closed by others' time: the record is late for all, as if it were so by its own."""
     schema = to_schema({"k": "string", "t": "int64"})
