@@ -48,8 +48,8 @@ def until(run: Any, happened: Callable[[], bool]) -> None:
 
 
 def kill_until_copies_are_loaded(run: Any, kill: Callable[[int, set[int]], None]) -> int:
-    """Kill on one executor when copies of the last cut are complete: then they are what is loaded, unless Spark gave up the
-    other executor as well, as it may on a busy machine. Returns how often that took.
+    """Kill on one executor when copies of the last cut are complete, and again where all slices came from the checkpoint
+    nevertheless: that was seen once, on a machine with ten times more to do than cores. Returns how often it took.
     """
     for times in range(1, 4):
         loaded = kill_and_go_on(run, kill)
