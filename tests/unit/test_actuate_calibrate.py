@@ -34,8 +34,7 @@ def test_a_steps_time_per_record_is_found_and_its_output_goes_on() -> None:
         plan_of(lambda s: s.map(burn, name="burn").filter(lambda r: r["n"] % 4 == 0, name="few").map(dict, name="last"))
     )
     burned, few, last = (found.steps[name] for name in ("burn", "few", "last"))
-    of_a_hundred_s = burned.batch_s + 100 * burned.record_s  # on a busy machine more of it may seem to be the batch's
-    assert of_a_hundred_s > 100 * PER_RECORD_S / 2, "at least what it burns"
+    assert burned.record_s > PER_RECORD_S / 2, "at least what it burns; more on a busy machine"
     assert (burned.records_per_input, few.records_per_input, last.records_per_input) == (1.0, 1.0, 0.25)
     assert "out" not in found.steps and "sample" in found.origin
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 import reference as ref
 from reference import Record
-from workflows import MS, out
+from workflows import MS, Kept, out
 
 import headrace as hr
 from headrace.driver.schemafinding import _of, _step
@@ -132,17 +132,6 @@ def test_running_each_window_again_maps_tuples_again() -> None:
     assert set(mapped.values()) == {size // every}
     expected = ref.time_windows(ref.enter([rows]), ["k"], size * MS, every * MS, {"n": ref.count()})
     assert ref.bag(answers) == ref.bag([{k: row[k] for k in ("k", "n", "window_end")} for row in expected])
-
-
-class Kept:
-    def __init__(self) -> None:
-        self.rows: list[Record] = []
-
-    def receive(self, port: int, batch: Batch) -> None:
-        self.rows += batch.records.to_pylist()
-
-    def watermark(self, port: int, watermark_us: int) -> None:
-        """Nobody waits for it."""
 
 
 def second_of(second: int, values: int, keys: int) -> Batch:

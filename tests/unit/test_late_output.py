@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import Record
 from soaking import MORE
-from workflows import out
+from workflows import Kept, out
 
 import headrace as hr
 from headrace.errors import GraphError
@@ -137,19 +137,6 @@ def test_a_join_does_not_open_a_window_again_for_one_who_was_silent() -> None:
     for port in (0, 1):
         join.watermark(port, FOREVER_US)
     assert [row["t_right"] for row in joined.rows] == [45, 45, 45] and {row["t"] for row in joined.rows} == {None}
-
-
-class Kept:
-    """A receiver that keeps rows."""
-
-    def __init__(self) -> None:
-        self.rows: list[Record] = []
-
-    def receive(self, port: int, batch: Batch) -> None:
-        self.rows += batch.records.to_pylist()
-
-    def watermark(self, port: int, watermark_us: int) -> None:
-        """Time is not looked at."""
 
 
 def test_steps_that_share_panes_have_late_records_of_their_own(mode: str, tmp_path: Path) -> None:

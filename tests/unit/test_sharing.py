@@ -15,7 +15,7 @@ from acts import counters, in_acts, play
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import Record
-from workflows import MS, out
+from workflows import MS, Kept, out
 
 import headrace as hr
 from headrace.config import Settings
@@ -144,17 +144,6 @@ def test_records_behind_the_watermark_are_treated_alike(acts: list[tuple[bool, i
                     operator.watermark(0, t * MS)
         answers.append({name: (ref.bag(end.rows), operators[name].meter.late) for name, end in kept.items()})
     assert answers[0] == answers[1]
-
-
-class Kept:
-    def __init__(self) -> None:
-        self.rows: list[Record] = []
-
-    def receive(self, port: int, batch: Batch) -> None:
-        self.rows += batch.records.to_pylist()
-
-    def watermark(self, port: int, watermark_us: int) -> None:
-        """Nobody waits for it."""
 
 
 def double(record: Record) -> Record:

@@ -15,10 +15,24 @@ import headrace as hr
 from headrace.connect.callback import callback
 from headrace.connect.sink import Sink
 from headrace.connect.source import Source
+from headrace.runtime.batch import Batch
 
 SCHEMA = {"k": "string", "v": "int64", "x": "float64", "w": "string", "at": "timestamp", "t": "int64"}
 Expected = dict[str, list[Row]]
 MS = 1000
+
+
+class Kept:
+    """A receiver that keeps rows."""
+
+    def __init__(self) -> None:
+        self.rows: list[Record] = []
+
+    def receive(self, port: int, batch: Batch) -> None:
+        self.rows += batch.records.to_pylist()
+
+    def watermark(self, port: int, watermark_us: int) -> None:
+        """Nobody waits for it."""
 
 
 def out() -> Sink:

@@ -30,6 +30,16 @@ _ZERO = np.uint64(0)
 _NAN_BITS = np.float64("nan").view(np.uint64)
 
 
+WORD_TYPES: dict[int, np.dtype[Any]] = {32: np.dtype(np.uint32), 64: np.dtype(np.uint64)}
+"""What values of so many bits are looked at as."""
+
+
+def raw_words(column: pa.Array) -> npt.NDArray[Any]:
+    """The bits of values of four or eight bytes, without a copy; of nulls anything."""
+    words = np.frombuffer(column.buffers()[1], WORD_TYPES[column.type.bit_width])
+    return words[column.offset : column.offset + len(column)]
+
+
 def mix(x: U64, seed: np.uint64 = _ZERO) -> U64:
     """The finaliser of splitmix64: every input bit reaches every output bit."""
     hashes = np.empty(x.size, np.uint64)

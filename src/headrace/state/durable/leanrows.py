@@ -13,9 +13,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from headrace.state.hashing import WORD_TYPES, raw_words
+
 _FEW_ROWS = 256
 """Below this, what is saved is little more than what it takes to say so."""
-_WORDS: dict[int, np.dtype[Any]] = {32: np.dtype(np.uint32), 64: np.dtype(np.uint64)}
 _ONE_VALUE = -1
 
 
@@ -66,9 +67,9 @@ def whole(rows: LeanRows, names: Sequence[str]) -> pa.RecordBatch:
 def _words(column: pa.Array) -> npt.NDArray[Any] | None:
     """The values' bits where they are whole numbers of four or eight bytes, none of them null."""
     kind = column.type
-    if not pa.types.is_integer(kind) or kind.bit_width not in _WORDS or column.null_count:
+    if not pa.types.is_integer(kind) or kind.bit_width not in WORD_TYPES or column.null_count:
         return None
-    return np.frombuffer(column.buffers()[1], _WORDS[kind.bit_width])[column.offset : column.offset + len(column)]
+    return raw_words(column)
 
 
 def _all_are(words: npt.NDArray[Any], value: Any) -> bool:

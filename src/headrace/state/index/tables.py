@@ -76,11 +76,7 @@ def with_room(table: Table, records: int, key_bytes: int) -> Table:
     registers = table.registers
     if registers[reg.FREE_ROWS] == 0 and registers[reg.TOP] == len(table.life):
         table = _with_rows(table, records)
-    if (registers[reg.LIVE_ROWS] + 1) * FULL_AT[1] > len(table.slots) * FULL_AT[0]:
-        slots = np.zeros(2 * len(table.slots), np.uint64)
-        registers[reg.SHIFT] -= 1
-        move_slots(table.slots, slots, int(registers[reg.SHIFT]))
-        table = table._replace(slots=slots)
+    table = _with_slots(table, int(registers[reg.LIVE_ROWS]) + 1)
     if registers[reg.ARENA_USED] + key_bytes > len(table.arena):
         size = max(2 * len(table.arena), int(registers[reg.ARENA_USED]) + key_bytes, _FIRST_ARENA_BYTES)
         table = table._replace(arena=_extended(table.arena, size))
@@ -92,15 +88,7 @@ def reserved(table: Table, rows: int) -> Table:
     rows = min(rows, int(table.registers[reg.LIMIT]))
     if rows > len(table.life):
         table = _with_columns(table, rows)
-    size, registers = len(table.slots), table.registers
-    while rows * FULL_AT[1] > size * FULL_AT[0]:
-        size *= 2
-        registers[reg.SHIFT] -= 1
-    if size > len(table.slots):
-        slots = np.zeros(size, np.uint64)
-        move_slots(table.slots, slots, int(registers[reg.SHIFT]))
-        table = table._replace(slots=slots)
-    return table
+    return _with_slots(table, rows)
 
 
 def without_waste(table: Table) -> Table:
@@ -128,6 +116,19 @@ def _with_rows(table: Table, records: int) -> Table:
     size, limit = len(table.life), int(table.registers[reg.LIMIT])
     size = min(2 * size, limit) if size < limit else size + min(records, size)
     return _with_columns(table, size)
+
+
+def _with_slots(table: Table, rows: int) -> Table:
+    """Slots enough for so many live rows."""
+    size, registers = len(table.slots), table.registers
+    while rows * FULL_AT[1] > size * FULL_AT[0]:
+        size *= 2
+        registers[reg.SHIFT] -= 1
+    if size == len(table.slots):
+        return table
+    slots = np.zeros(size, np.uint64)
+    move_slots(table.slots, slots, int(registers[reg.SHIFT]))
+    return table._replace(slots=slots)
 
 
 def _with_columns(table: Table, size: int) -> Table:

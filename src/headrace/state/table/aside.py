@@ -17,9 +17,9 @@ import pyarrow.compute as pc
 
 from headrace.state.compiled import read_only
 from headrace.state.grouping import Rows
+from headrace.state.hashing import WORD_TYPES, raw_words
 from headrace.state.rowhash import scatter_words
 
-_WORDS: dict[int, np.dtype[Any]] = {32: np.dtype(np.uint32), 64: np.dtype(np.uint64)}
 _HANDFUL_ROWS = 131_072
 """Rows that are copied, stamped, identified and encoded together: few enough for a cache, and for memory that malloc
 gives again and again."""
@@ -47,13 +47,14 @@ class _WordColumn:
 
     def __init__(self, kind: pa.DataType, capacity: int) -> None:
         self._kind = kind
-        self._words: npt.NDArray[Any] = np.empty(capacity, _WORDS[kind.bit_width])  # costs nothing before it is used
+        self._words: npt.NDArray[Any] = np.empty(
+            capacity, WORD_TYPES[kind.bit_width]
+        )  # costs nothing before it is used
         self._null: npt.NDArray[np.bool_] | None = None
         self.width = self._words.itemsize
 
     def put(self, column: pa.Array, places: Rows) -> None:
-        words = np.frombuffer(column.buffers()[1], self._words.dtype)[column.offset : column.offset + len(column)]
-        scatter_words(read_only(words), places, self._words)
+        scatter_words(read_only(raw_words(column)), places, self._words)
         if column.null_count:
             if self._null is None:
                 self._null = np.zeros(len(self._words), bool)
@@ -88,7 +89,7 @@ class _ValueColumn:
 
 
 def _is_words(kind: pa.DataType) -> bool:
-    return pa.types.is_primitive(kind) and not pa.types.is_null(kind) and kind.bit_width in _WORDS
+    return pa.types.is_primitive(kind) and not pa.types.is_null(kind) and kind.bit_width in WORD_TYPES
 
 
 class Room:
